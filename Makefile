@@ -1,0 +1,46 @@
+# `make demo` shows the main thing, `make test` proves it. Both set everything up by themselves.
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint slow install clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WORKERS ?= 2
+# Every pip call, build environments included, sees the pins: an unpinned torch would pull gigabytes of CUDA.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help:
+	@echo "make demo   set up, then turn a cloud in front of a vector and a scalar network"
+	@echo "make test   set up, then lint, type check and run the whole test suite"
+	@echo "make slow   the tests marked slow"
+	@echo "make clean  remove the virtual environment and caches"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable ".[dev]"
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python examples/turn_a_cloud.py
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+# The hook rewrites functions to check their shapes, which torch.compile cannot trace: tests/compile runs without it.
+test: lint
+	$(BIN)/pytest -n $(WORKERS) -m "not slow" --ignore=tests/compile \
+		--jaxtyping-packages=vector_neurons,beartype.beartype
+	$(BIN)/pytest -n $(WORKERS) -m "not slow" tests/compile
+
+slow: $(STAMP)
+	$(BIN)/pytest -m slow tests
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,54 @@
+"""Vector neurons: SO(3)-equivariant networks on PyTorch (Deng et al., ICCV 2021).
+
+`import vector_neurons as vn` gives the layers (`vn.Linear`, `vn.Block`, `vn.EdgeConv`, `vn.Invariant`, …), the graph
+(`vn.knn`) and `vn.KITS`, which lets a network be written once for vector and for scalar neurons.
+"""
+
+from . import geometry, nn, testing, typing
+from .geometry.neighbours import knn
+from .nn import KITS
+from .nn.vector import (
+    MLP,
+    Activation,
+    BatchNorm,
+    Block,
+    Dropout,
+    EdgeConv,
+    InstanceNorm,
+    Invariant,
+    LayerNorm,
+    LeakyReLU,
+    Linear,
+    MaxPool,
+    MeanPool,
+    center,
+    lift,
+    width,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "KITS",
+    "MLP",
+    "Activation",
+    "BatchNorm",
+    "Block",
+    "Dropout",
+    "EdgeConv",
+    "InstanceNorm",
+    "Invariant",
+    "LayerNorm",
+    "LeakyReLU",
+    "Linear",
+    "MaxPool",
+    "MeanPool",
+    "center",
+    "geometry",
+    "knn",
+    "lift",
+    "nn",
+    "testing",
+    "typing",
+    "width",
+]

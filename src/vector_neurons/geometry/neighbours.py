@@ -1,0 +1,192 @@
+"""Graphs on points: nearest neighbours that do not change when the cloud turns, and what is read along their edges.
+
+Rotating a cloud changes its coordinates by rounding. Where two candidates are equally far (grids, duplicated points)
+that rounding would decide which one is a neighbour, and a network on the graph would lose its symmetry by an error
+no precision cures. Distances here are therefore accurate (from differences, or summed in float64) and compared with a
+tolerance above that rounding. Ties go to the point nearer the origin, which depends neither on the pose nor on the order
+of the points; only among points equally near does the lower index win.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..typing import Neighbours
+
+# Distances closer than this many units of rounding, relative to the size of the numbers they come from, are equal.
+TIE_ULPS = 32
+# Elements of one block of the distance matrix: 64 MiB in float64, whatever the number of points.
+BLOCK_ELEMENTS = 2**23
+# Candidates kept beyond k, so that most ties at the k-th place are settled without looking at the whole row again.
+SPARE = 8
+
+
+def knn(x: Float[Tensor, "batch points *feature"], k: int, *, include_self: bool = True) -> Neighbours:
+    """Indices `(B, N, k)` of the `k` nearest points of every point, nearest first.
+
+    `x` is a cloud `(B, N, 3)` or any feature: trailing axes are taken as one Euclidean space, so vector features
+    `(B, N, 3, C)` give a graph that is invariant to rotations. A point's own index comes first, as in the paper's code;
+    `include_self=False` leaves it out. Memory does not grow with N².
+
+    >>> knn(torch.tensor([[[0.0], [1.0], [3.0]]]), k=2).tolist()
+    [[[0, 1], [1, 0], [2, 1]]]
+    """
+    if x.ndim < 3:
+        raise ValueError(f"knn needs (batch, points, ...), got {tuple(x.shape)}: add a batch axis with x[None]")
+    return _knn(_coordinates(x).flatten(2), k, include_self)
+
+
+# One opaque operator: its loop over blocks and its rare branches stay out of compiled and exported graphs.
+@torch.library.custom_op("vector_neurons::knn", mutates_args=())
+def _knn(x: Tensor, k: int, include_self: bool) -> Tensor:
+    batch, points, _ = x.shape
+    available = points if include_self else points - 1
+    if not 1 <= k <= available:
+        others = "" if include_self else " other"
+        raise ValueError(f"k={k} neighbours asked of a cloud with {available}{others} points: need 1 <= k <= {available}")
+    order = _canonical_order(x)
+    x = x.gather(1, order.unsqueeze(-1).expand_as(x))  # from here on, ties go to the lower index
+    rows = max(1, BLOCK_ELEMENTS // (batch * points))
+    # The own index is forced to the front (or out): among duplicated points its distance 0 is not unique.
+    own = -1.0 if include_self else torch.inf
+    blocks = []
+    for start in range(0, points, rows):
+        queries = x[:, start : start + rows]
+        distances = _distances(queries, x)
+        diagonal = torch.arange(queries.shape[1], device=x.device)
+        distances[:, diagonal, start + diagonal] = own
+        blocks.append(_select(distances, k, _length(queries), _tolerance(x.dtype)))
+    nearest = order.unsqueeze(1).expand(-1, points, -1).gather(2, torch.cat(blocks, dim=1))
+    return torch.empty_like(nearest).scatter_(1, order.unsqueeze(-1).expand_as(nearest), nearest)
+
+
+@_knn.register_fake
+def _(x: Tensor, k: int, include_self: bool) -> Tensor:
+    return x.new_empty((x.shape[0], x.shape[1], k), dtype=torch.int64)
+
+
+def _coordinates(x: Tensor) -> Tensor:
+    # An index has no gradient, and half precision cannot tell neighbours apart.
+    x = x.detach()
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _length(x: Tensor) -> Tensor:
+    return x.square().sum(-1, keepdim=True).sqrt()
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    return TIE_ULPS * torch.finfo(dtype).eps
+
+
+def _runs(ascending: Tensor, tolerance: Tensor) -> Tensor:
+    """Number the runs of equal values, 0, 1, 2, …, in rows sorted in ascending order."""
+    jump = ascending.diff(dim=-1) > tolerance
+    return torch.nn.functional.pad(jump.long().cumsum(-1), (1, 0))
+
+
+def _canonical_order(x: Tensor) -> Tensor:
+    """Order the points by distance from the origin, those equally far by index."""
+    length, order = _length(x).squeeze(-1).sort(dim=-1)
+    return _by_index(_runs(length, _tolerance(x.dtype) * length[..., 1:]), order, x.shape[1])
+
+
+def _by_index(run: Tensor, index: Tensor, points: int) -> Tensor:
+    """Sort the indices (below `points`) inside each run of equals."""
+    return (run * points + index).sort(-1).values % points
+
+
+def _distances(queries: Tensor, x: Tensor) -> Tensor:
+    # Differences are exact but slow in wide spaces; there, a float32 feature's distances come from float64 products,
+    # whose error stays far below the feature's own. float64 itself has nothing wider, and some devices lack it.
+    if x.shape[-1] <= 8 or x.dtype == torch.float64 or x.device.type == "mps":
+        return torch.cdist(queries, x, compute_mode="donot_use_mm_for_euclid_dist")
+    queries, x = queries.double(), x.double()
+    norms = x.square().sum(-1)
+    squared = torch.baddbmm(norms.unsqueeze(-2), queries, x.mT, alpha=-2)
+    return squared.add_(queries.square().sum(-1, keepdim=True)).clamp_(min=0).sqrt_()
+
+
+def _select(distances: Tensor, k: int, size: Tensor, ulps: float) -> Tensor:
+    """Pick the `k` smallest of every row; distances within the tolerance are equal, and among them lower indices win.
+
+    `size` is the length of the query: rounding of a distance is relative to the numbers it is the difference of.
+    """
+    points = distances.shape[-1]
+    nearest, index = distances.topk(min(k + SPARE, points), largest=False)
+    # The k-th smallest distance moves no more than the distances do, whichever candidate happens to attain it.
+    last = nearest[..., k - 1 : k]
+    tolerance = ulps * (size + last.clamp(min=0))
+
+    def choose(d: Tensor, i: Tensor, last: Tensor, tolerance: Tensor) -> tuple[Tensor, Tensor]:
+        key = i.where(d <= last + tolerance, points).where(d >= last - tolerance, -1)
+        place = key.topk(k, largest=False).indices
+        return d.gather(-1, place), i.gather(-1, place)
+
+    d, i = choose(nearest, index, last, tolerance)
+    if nearest.shape[-1] < points:
+        # Rows whose ties run past the spare candidates (many duplicated points) are settled on the whole row.
+        crowded = (nearest[..., -1:] <= last + tolerance).squeeze(-1)
+        if crowded.any():
+            row = distances[crowded]
+            every = torch.arange(points, device=row.device).expand_as(row)
+            d[crowded], i[crowded] = choose(row, every, last[crowded], tolerance[crowded])
+    # Nearest first, and by index inside each run of equal distances.
+    d, order = d.sort(-1)
+    i = i.gather(-1, order)
+    return _by_index(_runs(d, tolerance), i, points)
+
+
+def gather(x: Float[Tensor, "batch points *feature"], neighbours: Neighbours) -> Float[Tensor, "batch n k *feature"]:
+    """Read the features of every point's neighbours: `(B, N, ...)`, `(B, M, K)` → `(B, M, K, ...)`."""
+    batch, points = x.shape[:2]
+    offset = points * torch.arange(batch, device=x.device).view(-1, 1, 1)
+    rows = x.flatten(0, 1).index_select(0, (neighbours + offset).flatten())
+    return rows.view(*neighbours.shape, *x.shape[2:])
+
+
+def edge_features(
+    x: Float[Tensor, "batch points *dim channels"], neighbours: Neighbours, *, cross: bool = False
+) -> Float[Tensor, "batch points neighbours *dim edge_channels"]:
+    """Channels `[x_m - x_n, x_n]` of every edge from n to its neighbour m, and `x_m × x_n` with `cross` (3-D only).
+
+    `x` holds vectors `(B, N, 3, C)` or, without `cross`, scalars `(B, N, C)`. The cross product keeps its sign under a reflection where vectors change theirs: with it a network is equivariant
+    to SO(3) but no longer to O(3).
+    """
+    other = gather(x, neighbours)
+    own = x.unsqueeze(2).expand_as(other)
+    if not cross:
+        return torch.cat([other - own, own], dim=-1)
+    if x.shape[-2] != 3:
+        raise ValueError(f"cross products exist in 3-D only, got vectors of dimension {x.shape[-2]} in {tuple(x.shape)}")
+    return torch.cat([other - own, own, torch.linalg.cross(other, own, dim=-2)], dim=-1)
+
+
+def farthest_points(x: Float[Tensor, "batch points dim"], n: int) -> Int[Tensor, "batch n"]:
+    """Indices `(B, n)` of a farthest-point sample: each next point is the one farthest from all chosen before.
+
+    It starts at the point farthest from the mean and settles ties as `knn` does, so the choice turns with the cloud.
+
+    >>> farthest_points(torch.tensor([[[0.0], [1.0], [2.0], [9.0]]]), 2).tolist()
+    [[3, 0]]
+    """
+    if x.ndim != 3:
+        raise ValueError(f"farthest_points needs (batch, points, dim), got {tuple(x.shape)}")
+    if not 1 <= n <= x.shape[1]:
+        raise ValueError(f"n={n} points asked of a cloud with {x.shape[1]}: need 1 <= n <= {x.shape[1]}")
+    x = _coordinates(x)
+    order = _canonical_order(x)
+    x = x.gather(1, order.unsqueeze(-1).expand_as(x))
+    tolerance = _tolerance(x.dtype) * _length(x).amax(1)
+    distance = _length(x - x.mean(1, keepdim=True)).squeeze(-1)
+    nearest = torch.full_like(distance, torch.inf)
+    every = torch.arange(x.shape[0], device=x.device)
+    chosen = []
+    for _ in range(n):
+        far = distance >= distance.amax(-1, keepdim=True) - tolerance
+        pick = far.to(torch.uint8).argmax(-1)  # the first of the farthest
+        chosen.append(pick)
+        nearest = nearest.minimum(_length(x - x[every, pick].unsqueeze(1)).squeeze(-1))
+        nearest[every, pick] = -torch.inf  # a chosen point is never chosen again, not even among duplicates
+        distance = nearest
+    return order.gather(1, torch.stack(chosen, dim=-1))

@@ -1,0 +1,49 @@
+"""Put clouds where networks expect them: centred, of unit size, with or without noise."""
+
+import torch
+
+from ..typing import Points
+
+
+def center(points: Points) -> Points:
+    """Subtract each cloud's own mean: what follows is invariant to translation, so SO(3) becomes SE(3).
+
+    The mean is taken over the points of one cloud, never over the batch.
+
+    >>> center(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])).tolist()
+    [[-1.0, 0.0, 1.0], [1.0, 0.0, -1.0]]
+    """
+    return points - points.mean(dim=-2, keepdim=True)
+
+
+def unit_ball(points: Points) -> Points:
+    """Centre on the mean and scale so that the farthest point lies at distance 1; a single place stays at 0.
+
+    The result turns with the cloud: normalising and rotating commute.
+    """
+    centred = center(points)
+    radius = centred.square().sum(-1).amax(-1).sqrt()[..., None, None]
+    return centred / radius.where(radius > 0, 1)
+
+
+def unit_cube(points: Points) -> Points:
+    """Centre the bounding box and scale its longest side to 1.
+
+    Bounding boxes belong to the axes: unlike `unit_ball`, this does not commute with rotations.
+    """
+    low, high = points.amin(-2, keepdim=True), points.amax(-2, keepdim=True)
+    side = (high - low).amax(-1, keepdim=True)
+    return (points - (low + high) / 2) / side.where(side > 0, 1)
+
+
+def noise(
+    points: Points, sigma: float, *, clip: float | None = None, generator: torch.Generator | None = None
+) -> Points:
+    """Add independent Gaussian noise to every coordinate, cut off at ±`clip` if given."""
+    if sigma < 0:
+        raise ValueError(f"noise needs sigma >= 0, got {sigma}")
+    device = generator.device if generator is not None else points.device
+    shift = sigma * torch.randn(points.shape, generator=generator, dtype=points.dtype, device=device)
+    if clip is not None:
+        shift = shift.clamp(-clip, clip)
+    return points + shift.to(points.device)

@@ -1,0 +1,165 @@
+"""The paper's equations, one function each, on vector features `(..., dim, channels)`.
+
+Letters as in the paper: `q` a feature, `k` its direction. All functions work at every rank and, but for cross products,
+in every dimension. Sums of squares and divisions are carried out in float32 at least, also under autocast.
+
+Divisions by a length have no additive eps, which would be right at one scale only. Instead, a vector shorter than a
+thousandth of the RMS length of its list (the channels it stands among) counts as that long: its direction is mostly rounding,
+and without the bound a handful of such vectors would dominate errors and gradients. Everything longer follows the
+equation exactly, equations commute with scaling, and zero vectors give zero.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..typing import Directions, Frames, Scalars, Vectors
+
+Scalar = Callable[[Tensor], Tensor]
+
+RELATIVE_FLOOR = 1e-3
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _positive(squares: Tensor) -> Tensor:
+    # Keeps square roots differentiable at zero and divisions finite; the square of the inverse is still finite, too.
+    return squares.clamp_min(torch.finfo(squares.dtype).tiny ** 0.5)
+
+
+def _bounded(squares: Tensor) -> Tensor:
+    return _positive(squares.maximum(RELATIVE_FLOOR**2 * squares.mean(-1, keepdim=True)))
+
+
+def squared_norm(x: Vectors) -> Scalars:
+    """Squared length of every vector."""
+    # A sum of squares, not torch.norm: its gradient is finite at zero, and over a middle axis it is far faster.
+    return _wide(x).square().sum(-2)
+
+
+def norm(x: Vectors) -> Scalars:
+    """Length of every vector (ElementwiseNorm), with gradient 0 at zero vectors."""
+    return _positive(squared_norm(x)).sqrt()
+
+
+def linear(x: Vectors, weight: Float[Tensor, "*elements out channels"]) -> Float[Tensor, "... dim out"]:
+    """VN-Linear, `V' = W V`: mixes channels, never coordinates, so it commutes with every linear map of space.
+
+    A weight `(elements, out, in)` holds one matrix for each element of the axis before the vectors (un-shared form).
+    """
+    return F.linear(x, weight) if weight.ndim == 2 else x @ weight.mT
+
+
+def relu(q: Vectors, k: Directions) -> Vectors:
+    """VN-ReLU: `q` where it points along `k`, else `q - ⟨q, k/‖k‖⟩ k/‖k‖`, its part in the plane across `k`."""
+    return leaky_relu(q, k, slope=0.0)
+
+
+def leaky_relu(q: Vectors, k: Directions, slope: float = 0.2, *, eps: float | None = None) -> Vectors:
+    """VN-LeakyReLU, `slope · q + (1 - slope) · relu(q, k)`: the part of `q` against `k` shrinks to `slope` of it.
+
+    `k` has as many channels as `q`, or one for all. A number as `eps` is added to ‖k‖² as the authors' code does (1e-6),
+    in place of the relative bound.
+    """
+    wide, k = _wide(q), _wide(k)
+    against = (wide * k).sum(-2, keepdim=True).clamp_max(0)
+    squares = squared_norm(k)
+    squares = _bounded(squares) if eps is None else squares + eps
+    return torch.addcmul(wide, (slope - 1) * against / squares.unsqueeze(-2), k).to(q.dtype)
+
+
+def activation(q: Vectors, k: Directions, h: Scalar, *, signed: bool = True) -> Vectors:
+    """Apply any scalar function `h` to the part of `q` along `k`, leaving the part across `k` as it is.
+
+    `h` acts on the signed coordinate `p = ⟨q, k/‖k‖⟩`, so that `h = relu` is VN-ReLU. The supplement writes
+    `h(‖q∥‖) q∥ / ‖q∥‖`, which shows `h` only lengths, where ReLU does nothing: that form is `signed=False`.
+    """
+    wide, k = _wide(q), _wide(k)
+    unit = k * _bounded(squared_norm(k)).rsqrt().unsqueeze(-2)
+    p = (wide * unit).sum(-2, keepdim=True)
+    image = h(p) if signed else p.sign() * h(p.abs())
+    return torch.addcmul(wide, image - p, unit).to(q.dtype)
+
+
+def mean_pool(x: Float[Tensor, "... elements dim channels"]) -> Vectors:
+    """Mean over the axis before the vectors: points of a cloud, or neighbours of a point."""
+    return x.mean(dim=-3)
+
+
+def max_pool(x: Float[Tensor, "... elements dim channels"], k: Directions) -> Vectors:
+    """VN-Max: in each channel, the vector of the element that agrees most with its own direction, `max ⟨k_n, x_n⟩`."""
+    best = (_wide(x) * _wide(k)).sum(-2, keepdim=True).argmax(dim=-3, keepdim=True)
+    return x.gather(-3, best.expand(*x.shape[:-3], 1, *x.shape[-2:])).squeeze(-3)
+
+
+def batch_norm(x: Vectors, normalise: Scalar, *, log: bool = False, eps: float | None = None) -> Vectors:
+    """VN-BatchNorm: `normalise` (an ordinary batch norm on `(M, C)`) acts on lengths, directions stay: `x N' / N`.
+
+    A length normalised below zero flips its vector. `log=True` is the supplement's form, `x exp(N') / N` with
+    `N' = normalise(log N)`, which cannot flip. A number as `eps` is added to N as the authors' code does, in place of
+    the relative bound.
+    """
+    squares = squared_norm(x)
+    if eps is None:
+        length, bounded = _positive(squares).sqrt(), _bounded(squares).sqrt()
+    else:
+        length = bounded = _positive(squares).sqrt() + eps
+    # Logarithms see the bounded length: a zero vector must not drag the statistics to minus infinity.
+    seen = bounded.log() if log else length
+    changed = normalise(seen.flatten(0, -2)).view_as(seen)
+    ratio = _wide(changed.exp() if log else changed) / bounded
+    return (_wide(x) * ratio.unsqueeze(-2)).to(x.dtype)
+
+
+def layer_norm(x: Vectors, weight: Float[Tensor, " channels"] | None = None, *, eps: float = 1e-5) -> Vectors:
+    """Normalise the channel vectors of each element: mean vector 0, mean squared length 1."""
+    return _standardise(x, [-1], weight, eps)
+
+
+def instance_norm(x: Vectors, weight: Float[Tensor, " channels"] | None = None, *, eps: float = 1e-5) -> Vectors:
+    """Normalise each channel over the elements of one sample (all axes between batch and vectors)."""
+    if x.ndim < 4:
+        raise ValueError(f"instance norm needs elements to normalise over, (B, N, 3, C), got {tuple(x.shape)}")
+    return _standardise(x, list(range(1, x.ndim - 2)), weight, eps)
+
+
+def _standardise(x: Tensor, dims: list[int], weight: Tensor | None, eps: float) -> Tensor:
+    # The mean of vectors of one sample turns with the sample, so subtracting it is allowed (across a batch it is not);
+    # so does their spread, one number: a spread for each coordinate would pick out axes.
+    wide = _wide(x)
+    centred = wide - wide.mean(dims, keepdim=True)
+    spread = squared_norm(centred).unsqueeze(-2).mean(dims, keepdim=True)
+    # Relative to the size before centring: commutes with scaling, and equal vectors give 0, not amplified rounding.
+    spread = spread + eps * squared_norm(wide).unsqueeze(-2).mean(dims, keepdim=True)
+    result = centred * _positive(spread).rsqrt()
+    return (result if weight is None else result * weight).to(x.dtype)
+
+
+def invariant_product(x: Vectors, frame: Frames) -> Float[Tensor, "... vectors channels"]:
+    """`V Tᵀ`, all inner products of two lists of vectors that turn together: unchanged by rotation and reflection."""
+    return frame.mT @ x
+
+
+def read_in_frame(x: Vectors, frame: Frames) -> Float[Tensor, "... invariants"]:
+    """VN-In: the coordinates of every vector in the frame `(..., 3, 3)`, as `3 C` scalars, frame vector by frame vector."""
+    return invariant_product(x, frame).flatten(-2)
+
+
+def orthonormal_frame(x: Float[Tensor, "... 3 2"]) -> Float[Tensor, "... 3 3"]:
+    """Right-handed orthonormal frame from two vectors, by Gram-Schmidt and their cross product (SO(3), not O(3)).
+
+    Where the two are parallel there is no frame: the second and third vector then shrink to zero, instead of
+    pointing where rounding points.
+    """
+    first, second = _wide(x).unbind(-1)
+    size = norm(second.unsqueeze(-1))
+    first = first / norm(first.unsqueeze(-1))
+    second = second - (first * second).sum(-1, keepdim=True) * first
+    floor = torch.finfo(second.dtype).eps ** 0.5
+    second = second / norm(second.unsqueeze(-1)).maximum(floor * size)
+    return torch.stack([first, second, torch.linalg.cross(first, second, dim=-1)], dim=-1).to(x.dtype)

@@ -1,0 +1,257 @@
+"""Layers of ordinary neurons, for features `(..., C)`, under the names and arguments of `nn.vector`.
+
+A network written once over a kit becomes its classical twin with this one. Arguments that only make sense for vectors
+(`shared_direction`, `nonlinearity`, `orthonormal`, …) are accepted and change nothing. None of it is equivariant.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, Unpack
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..geometry.neighbours import edge_features
+from ..geometry.sampling import center
+from ..typing import BlockOptions, Nonlinearity, Norm, Points, Pool, Scalars
+from .shared import EdgeConvBase, MLPBase
+
+NewScalars = Float[Tensor, "... out"]
+
+
+def width(channels: int) -> int:
+    """Scalar neurons in place of `channels` scalars: all of them."""
+    return channels
+
+
+def lift(*clouds: Points) -> Float[Tensor, "*batch points channels"]:
+    """Make features of a cloud `(B, N, 3)` and further vectors of its points: their coordinates as channels."""
+    return torch.cat(clouds, dim=-1)
+
+
+def check_scalars(layer: nn.Module, x: Tensor, channels: int, *, rank: int = 1) -> None:
+    """Refuse features whose channels do not stand last."""
+    if x.ndim >= rank and x.shape[-1] == channels:
+        return
+    axes = ", ".join(["B", "N", "K"][: rank - 1]) + ", " if rank > 1 else "..., "
+    raise ValueError(f"{type(layer).__name__} takes features ({axes}{channels}), got {tuple(x.shape)}")
+
+
+class Linear(nn.Module):
+    """An affine map; with `elements=N` one for each of the N elements of the axis before the channels."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, *, elements: int | None = None, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.elements = in_channels, out_channels, elements
+        stack = () if elements is None else (elements,)
+        self.weight = nn.Parameter(torch.empty(*stack, out_channels, in_channels))
+        self.bias = nn.Parameter(torch.empty(*stack, out_channels)) if bias else None
+        bound = in_channels**-0.5  # torch's own default for nn.Linear
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, x: Scalars) -> NewScalars:
+        check_scalars(self, x, self.in_channels)
+        if self.elements is None:
+            return nn.functional.linear(x, self.weight, self.bias)
+        image = (self.weight @ x.unsqueeze(-1)).squeeze(-1)
+        return image if self.bias is None else image + self.bias
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.out_channels}, elements={self.elements}, bias={self.bias is not None}"
+
+
+class LeakyReLU(nn.LeakyReLU):
+    """The ordinary leaky ReLU; `slope=0` is ReLU."""
+
+    def __init__(self, channels: int, *, slope: float = 0.2, shared_direction: bool = False) -> None:
+        super().__init__(slope)
+
+
+class Activation(nn.Module):
+    """Any scalar function, applied to every neuron."""
+
+    def __init__(
+        self,
+        channels: int,
+        h: Callable[[Tensor], Tensor],
+        *,
+        signed: bool = True,
+        shared_direction: bool = False,
+    ) -> None:
+        super().__init__()
+        self.h = h
+
+    def forward(self, x: Scalars) -> Scalars:
+        return self.h(x)
+
+
+class BatchNorm(nn.Module):
+    """Batch norm over every axis but the channels, at any rank."""
+
+    def __init__(
+        self, channels: int, *, mode: Literal["norm", "log"] = "norm", momentum: float | None = 0.1
+    ) -> None:
+        super().__init__()
+        self.bn = nn.BatchNorm1d(channels, momentum=momentum)
+
+    def forward(self, x: Scalars) -> Scalars:
+        check_scalars(self, x, self.bn.num_features, rank=2)
+        normalised: Tensor = self.bn(x.flatten(0, -2))
+        return normalised.view_as(x)
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer norm over the channels of each element."""
+
+    def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
+        super().__init__(channels, eps=eps)
+
+
+class InstanceNorm(nn.Module):
+    """Each sample's channels get mean 0 and variance 1 over the elements (all axes between batch and channels)."""
+
+    def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.norm = nn.InstanceNorm1d(channels, eps=eps, affine=True)
+
+    def forward(self, x: Scalars) -> Scalars:
+        check_scalars(self, x, self.norm.num_features, rank=3)
+        normalised: Tensor = self.norm(x.flatten(1, -2).mT)
+        return normalised.mT.reshape(x.shape)
+
+
+NORMS: dict[Norm, Callable[[int], nn.Module]] = {
+    "batch": BatchNorm,
+    "log-batch": partial(BatchNorm, mode="log"),
+    "layer": LayerNorm,
+    "instance": InstanceNorm,
+    "none": nn.Identity,
+}
+
+
+class Block(nn.Module):
+    """Linear → norm → non-linearity."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        norm: Norm = "batch",
+        nonlinearity: Nonlinearity = "built-in",
+        slope: float = 0.2,
+        activation: Callable[[Tensor], Tensor] | None = None,
+        shared_direction: bool = False,
+    ) -> None:
+        super().__init__()
+        if norm not in NORMS:
+            raise ValueError(f"unknown norm {norm!r}: choose one of {', '.join(NORMS)}")
+        self.linear = Linear(in_channels, out_channels, bias=norm == "none")  # a norm removes or brings its own shift
+        self.norm = NORMS[norm](out_channels)
+        self.activation = activation or nn.LeakyReLU(slope)
+
+    def forward(self, x: Scalars) -> NewScalars:
+        return self.activation(self.norm(self.linear(x)))
+
+
+class MLP(MLPBase):
+    """Blocks from width to width, and a plain linear map to the last."""
+
+    linear, block = Linear, Block
+
+
+class Dropout(nn.Dropout):
+    """The ordinary dropout."""
+
+
+class MeanPool(nn.Module):
+    """Mean over the axis before the channels: points of a cloud (global) or neighbours of a point (local)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+
+    def forward(self, x: Scalars) -> Scalars:
+        check_scalars(self, x, self.channels, rank=3)
+        return x.mean(dim=-2)
+
+
+class MaxPool(nn.Module):
+    """Maximum over the axis before the channels."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+
+    def forward(self, x: Scalars) -> Scalars:
+        check_scalars(self, x, self.channels, rank=3)
+        return x.amax(dim=-2)
+
+
+POOLS: dict[Pool, type[nn.Module]] = {"mean": MeanPool, "max": MaxPool}
+
+
+class EdgeConv(EdgeConvBase):
+    """DGCNN's edge convolution: `Block` on `[x_m - x_n, x_n]` of every edge, pooled over the neighbours m of n.
+
+    `cross` takes the channels for coordinates of vectors, `(3, C)`, and adds their products `x_m × x_n`.
+    """
+
+    block_type, pools = Block, POOLS
+
+    def check(self, x: Tensor) -> None:
+        check_scalars(self, x, self.in_channels, rank=3)
+        if self.cross and self.in_channels % 3:
+            raise ValueError(f"cross products need coordinates in threes, got {self.in_channels} channels")
+
+    def edges(self, x: Tensor, neighbours: Tensor) -> Tensor:
+        if self.cross:
+            return edge_features(x.unflatten(-1, (3, -1)), neighbours, cross=True).flatten(-2)
+        return edge_features(x, neighbours)
+
+
+class Invariant(nn.Module):
+    """Scalars have no pose to lose: passes them on."""
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        kind: Literal["frame", "gram", "norm"] = "frame",
+        frame: Literal["mlp", "linear"] = "mlp",
+        mean: bool = True,
+        read_mean: bool = False,
+        orthonormal: bool = False,
+        **options: Unpack[BlockOptions],
+    ) -> None:
+        super().__init__()
+        self.out_channels = channels
+
+    def forward(self, x: Scalars) -> Scalars:
+        return x
+
+
+__all__ = [
+    "MLP",
+    "NORMS",
+    "POOLS",
+    "Activation",
+    "BatchNorm",
+    "Block",
+    "Dropout",
+    "EdgeConv",
+    "InstanceNorm",
+    "Invariant",
+    "LayerNorm",
+    "LeakyReLU",
+    "Linear",
+    "MaxPool",
+    "MeanPool",
+    "center",
+    "lift",
+    "width",
+]

@@ -1,0 +1,395 @@
+"""Layers of vector neurons, for features `(..., 3, C)` of any rank. Same names and arguments as `nn.scalar`.
+
+Unless a layer says otherwise it is equivariant to O(D) in every dimension D, to permutations of the elements, and
+(without batch norm, whose statistics have a scale) to scaling.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, Literal, Unpack
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..geometry.neighbours import edge_features
+from ..geometry.sampling import center
+from ..typing import BlockOptions, Frames, Nonlinearity, Norm, Points, Pool, Vectors
+from . import functional as VF
+from .shared import EdgeConvBase, MLPBase
+
+NewVectors = Float[Tensor, "... dim out"]
+
+
+def width(channels: int) -> int:
+    """Vector neurons in place of `channels` scalars: a third, as the paper has it. `width(3)` is a lifted cloud's 1."""
+    return channels // 3
+
+
+def lift(*clouds: Points) -> Float[Tensor, "*batch points dim channels"]:
+    """Make vector features of a cloud `(B, N, 3)`, and of further vectors of its points such as normals: one channel each.
+
+    >>> lift(torch.zeros(2, 10, 3)).shape
+    torch.Size([2, 10, 3, 1])
+    """
+    return torch.stack(clouds, dim=-1)
+
+
+def check_vectors(layer: nn.Module, x: Tensor, channels: int, *, rank: int = 2) -> None:
+    """Refuse the one mistake people make: the vector axis in the wrong place."""
+    shape = tuple(x.shape)
+    if x.ndim >= rank and shape[-1] == channels:
+        return
+    if channels == 1 and shape[-1] in (2, 3):
+        hint = "; make vectors of a cloud with lift(points)"
+    elif x.ndim >= 2 and shape[-2] == channels:
+        hint = "; the vector axis stands before the channels: pass x.mT"
+    elif x.ndim >= 4 and shape[1] == channels:
+        hint = "; the reference's order (B, C, 3, N, ...) needs x.movedim((1, 2), (-1, -2)), or vector_neurons.compat.vnn"
+    else:
+        hint = ""
+    axes = ", ".join(["B", "N", "K"][: rank - 2]) + ", " if rank > 2 else "..., "
+    raise ValueError(f"{type(layer).__name__} takes vectors ({axes}3, {channels}), got {shape}{hint}")
+
+
+class Linear(nn.Module):
+    """VN-Linear, `V' = W V`.
+
+    There is no bias: a constant vector would stay where it is while everything else turns. With `elements=N` each of
+    the N elements of the axis before the vectors has a matrix of its own (the paper's un-shared form).
+    Initialised so that a vector keeps its expected squared length.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, elements: int | None = None) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.elements = in_channels, out_channels, elements
+        shape = (out_channels, in_channels) if elements is None else (elements, out_channels, in_channels)
+        self.weight = nn.Parameter(torch.empty(shape))
+        self.reset_parameters()
+
+    def reset_parameters(self, gain: float = 1.0) -> None:
+        bound = gain * math.sqrt(3 / self.in_channels)
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def forward(self, x: Vectors) -> NewVectors:
+        check_vectors(self, x, self.in_channels, rank=2 if self.elements is None else 3)
+        if self.elements is not None and x.shape[-3] != self.elements:
+            raise ValueError(
+                f"Linear holds a matrix for each of {self.elements} elements, got {x.shape[-3]} in {tuple(x.shape)}"
+            )
+        return VF.linear(x, self.weight)
+
+    def extra_repr(self) -> str:
+        elements = "" if self.elements is None else f", elements={self.elements}"
+        return f"{self.in_channels}, {self.out_channels}{elements}"
+
+
+class LeakyReLU(nn.Module):
+    """VN-LeakyReLU in its detached form: bends each vector along a direction read from the same vectors.
+
+    `slope=0` is VN-ReLU. `shared_direction` learns one direction for all channels.
+    """
+
+    def __init__(self, channels: int, *, slope: float = 0.2, shared_direction: bool = False) -> None:
+        super().__init__()
+        self.slope = slope
+        self.direction = Linear(channels, 1 if shared_direction else channels)
+
+    def forward(self, x: Vectors) -> Vectors:
+        return VF.leaky_relu(x, self.direction(x), self.slope)
+
+    def extra_repr(self) -> str:
+        return f"slope={self.slope}"
+
+
+class Activation(nn.Module):
+    """The supplement's general rule: a scalar function `h` applied to the part of each vector along its direction.
+
+    `signed=False` is the supplement to the letter, `h` of the part's length; see `functional.activation`.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        h: Callable[[Tensor], Tensor],
+        *,
+        signed: bool = True,
+        shared_direction: bool = False,
+    ) -> None:
+        super().__init__()
+        self.h, self.signed = h, signed
+        self.direction = Linear(channels, 1 if shared_direction else channels)
+
+    def forward(self, x: Vectors) -> Vectors:
+        return VF.activation(x, self.direction(x), self.h, signed=self.signed)
+
+
+class BatchNorm(nn.Module):
+    """VN-BatchNorm: an ordinary batch norm on the lengths of vectors, which keep their direction.
+
+    `mode="log"` normalises logarithms of lengths, so that no vector is flipped. `bn` is torch's own `BatchNorm1d`, held
+    and not subclassed: running statistics, `SyncBatchNorm.convert_sync_batchnorm` and checkpoints work as usual.
+    It starts with lengths spread by 0.4 about 1: torch's start, by 1 about 0, flips half of all vectors. The running
+    statistics start at the same values, so that an untrained layer in evaluation mode is the identity.
+    """
+
+    def __init__(
+        self, channels: int, *, mode: Literal["norm", "log"] = "norm", momentum: float | None = 0.1
+    ) -> None:
+        super().__init__()
+        if mode not in ("norm", "log"):
+            raise ValueError(f'unknown batch norm mode {mode!r}: choose "norm" or "log"')
+        self.mode = mode
+        self.bn = nn.BatchNorm1d(channels, momentum=momentum)
+        spread, middle = 0.4, 1.0 if mode == "norm" else 0.0
+        nn.init.constant_(self.bn.weight, spread)
+        nn.init.constant_(self.bn.bias, middle)
+        nn.init.constant_(self.bn.running_var, spread**2 - self.bn.eps)
+        nn.init.constant_(self.bn.running_mean, middle)
+
+    def forward(self, x: Vectors) -> Vectors:
+        check_vectors(self, x, self.bn.num_features, rank=3)
+        return VF.batch_norm(x, self.normalise, log=self.mode == "log")
+
+    def normalise(self, lengths: Float[Tensor, "elements channels"]) -> Float[Tensor, "elements channels"]:
+        """Normalise the lengths in the precision the statistics are held in."""
+        normalised: Tensor = self.bn(lengths.to(self.bn.weight.dtype))
+        return normalised
+
+    def extra_repr(self) -> str:
+        return f"mode={self.mode!r}"
+
+
+class _Standardise(nn.Module):
+    """A learned scale for each channel; no shift, for the reason `Linear` has no bias."""
+
+    function: ClassVar[Callable[..., Tensor]]
+
+    def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Vectors) -> Vectors:
+        check_vectors(self, x, len(self.weight))
+        return type(self).function(x, self.weight, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}"
+
+
+class LayerNorm(_Standardise):
+    """Each element's vectors get mean 0 and mean squared length 1 over the channels. `eps` is relative."""
+
+    function = VF.layer_norm
+
+
+class InstanceNorm(_Standardise):
+    """Each sample's channels get mean 0 and mean squared length 1 over the elements. `eps` is relative."""
+
+    function = VF.instance_norm
+
+
+NORMS: dict[Norm, Callable[[int], nn.Module]] = {
+    "batch": BatchNorm,
+    "log-batch": partial(BatchNorm, mode="log"),
+    "layer": LayerNorm,
+    "instance": InstanceNorm,
+    "none": nn.Identity,
+}
+
+
+class Block(nn.Module):
+    """Linear → norm → non-linearity, the paper's unit of depth.
+
+    `nonlinearity="built-in"` reads the direction from the block's *input* (`q = W V`, `k = U V`); `"detached"` from the
+    normalised feature. The non-linearity is a leaky ReLU of `slope`, or any scalar function given as `activation`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        norm: Norm = "batch",
+        nonlinearity: Nonlinearity = "built-in",
+        slope: float = 0.2,
+        activation: Callable[[Tensor], Tensor] | None = None,
+        shared_direction: bool = False,
+    ) -> None:
+        super().__init__()
+        if norm not in NORMS:
+            raise ValueError(f"unknown norm {norm!r}: choose one of {', '.join(NORMS)}")
+        if nonlinearity not in ("built-in", "detached"):
+            raise ValueError(f'unknown nonlinearity {nonlinearity!r}: choose "built-in" or "detached"')
+        self.nonlinearity, self.slope, self.activation = nonlinearity, slope, activation
+        self.linear = Linear(in_channels, out_channels)
+        if activation is None:
+            # Half of the vectors shrink to `slope` along one of three axes; this makes up for the lost squared length.
+            self.linear.reset_parameters(gain=(1 - (1 - slope**2) / 6) ** -0.5)
+        self.norm = NORMS[norm](out_channels)
+        source = in_channels if nonlinearity == "built-in" else out_channels
+        self.direction = Linear(source, 1 if shared_direction else out_channels)
+
+    def forward(self, x: Vectors) -> NewVectors:
+        q: Tensor = self.norm(self.linear(x))
+        k = self.direction(x if self.nonlinearity == "built-in" else q)
+        if self.activation is None:
+            return VF.leaky_relu(q, k, self.slope)
+        return VF.activation(q, k, self.activation)
+
+    def extra_repr(self) -> str:
+        bend = f"slope={self.slope}" if self.activation is None else f"activation={self.activation}"
+        return f"nonlinearity={self.nonlinearity!r}, {bend}"
+
+
+class MLP(MLPBase):
+    """VN-MLP: blocks from width to width, and a plain linear map to the last."""
+
+    linear, block = Linear, Block
+
+
+class Dropout(nn.Module):
+    """Drop whole vectors: zeroing single coordinates would pick out axes."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Vectors) -> Vectors:
+        return x * nn.functional.dropout(torch.ones_like(x[..., :1, :]), self.p, self.training)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class MeanPool(nn.Module):
+    """Mean over the axis before the vectors: points of a cloud (global) or neighbours of a point (local)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+
+    def forward(self, x: Vectors) -> Vectors:
+        check_vectors(self, x, self.channels, rank=4)
+        return VF.mean_pool(x)
+
+
+class MaxPool(nn.Module):
+    """VN-Max over the axis before the vectors: per channel, the vector best aligned with its learned direction."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.direction = Linear(channels, channels)
+
+    def forward(self, x: Vectors) -> Vectors:
+        check_vectors(self, x, self.direction.in_channels, rank=4)
+        return VF.max_pool(x, self.direction(x))
+
+
+POOLS: dict[Pool, type[nn.Module]] = {"mean": MeanPool, "max": MaxPool}
+
+
+class EdgeConv(EdgeConvBase):
+    """Edge convolution: `Block` on `[x_m - x_n, x_n]` of every edge, pooled over the neighbours m of n.
+
+    The graph joins each point to its `k` nearest in the space of the features `x` `(B, N, 3, C)` themselves, unless
+    `neighbours` `(B, N, K)` is given: `knn(points, k)` for a graph in coordinates. `cross` adds the channels
+    `x_m × x_n` (3-D only, equivariant to SO(3) but not to reflections, and not to scaling).
+    """
+
+    block_type, pools = Block, POOLS
+
+    def check(self, x: Tensor) -> None:
+        check_vectors(self, x, self.in_channels, rank=4)
+
+    def edges(self, x: Tensor, neighbours: Tensor) -> Tensor:
+        return edge_features(x, neighbours, cross=self.cross)
+
+
+class Invariant(nn.Module):
+    """From vectors to numbers that do not change with the pose; equivariant layers end here.
+
+    `kind="frame"` is VN-In: it learns three vectors `T_n` and reads `V_n` in them (`3 C` numbers). `frame` is how:
+    `"mlp"` (three VN layers, the paper's choice) or `"linear"`. With `mean` the frame also sees the mean over all
+    elements of the sample; with `read_mean` that mean is read in the frame as well (`6 C` numbers, as the authors'
+    code does). `orthonormal` makes the frame a rotation (SO(3) but not O(3), 3-D only).
+    `"gram"` gives all inner products (`C (C + 1) / 2`), `"norm"` the lengths (`C`). `out_channels` says how many numbers.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        kind: Literal["frame", "gram", "norm"] = "frame",
+        frame: Literal["mlp", "linear"] = "mlp",
+        mean: bool = True,
+        read_mean: bool = False,
+        orthonormal: bool = False,
+        **options: Unpack[BlockOptions],
+    ) -> None:
+        super().__init__()
+        if kind not in ("frame", "gram", "norm") or frame not in ("mlp", "linear"):
+            raise ValueError(f'Invariant has kinds "frame", "gram", "norm" and frames "mlp", "linear", got {kind!r}, {frame!r}')
+        if read_mean and not mean:
+            raise ValueError("Invariant can read the mean in the frame only with mean=True")
+        self.channels, self.kind, self.mean, self.read_mean = channels, kind, mean, read_mean
+        self.orthonormal = orthonormal
+        if kind == "frame":
+            seen = channels * (2 if mean else 1)
+            widths = [seen, max(1, seen // 2), max(1, seen // 4)] if frame == "mlp" else [seen]
+            self.to_frame = MLP([*widths, 2 if orthonormal else 3], **options)
+            self.out_channels = 3 * channels * (2 if read_mean else 1)
+        else:
+            self.out_channels = channels if kind == "norm" else channels * (channels + 1) // 2
+
+    def forward(self, x: Vectors) -> Float[Tensor, "... invariants"]:
+        check_vectors(self, x, self.channels)
+        if self.kind == "norm":
+            return VF.norm(x).to(x.dtype)
+        if self.kind == "gram":
+            row, column = torch.triu_indices(self.channels, self.channels, device=x.device)
+            return VF.invariant_product(x, x)[..., row, column]
+        return self.with_frame(x)[0]
+
+    def with_frame(self, x: Vectors) -> tuple[Float[Tensor, "... invariants"], Frames]:
+        """Give the invariants and the frame `(..., 3, 3)` they were read in, which turns with the input."""
+        check_vectors(self, x, self.channels)
+        if self.kind != "frame":
+            raise ValueError(f"Invariant of kind {self.kind!r} has no frame")
+        seen = x
+        if self.mean:
+            # Over every axis between the batch and the vectors: never over samples, whose poses differ.
+            overall = x.flatten(1, -3).mean(1) if x.ndim > 3 else x
+            overall = overall[(slice(None), *(None,) * (x.ndim - 3))].expand_as(x)
+            seen = torch.cat([x, overall], dim=-1)
+        frame: Tensor = self.to_frame(seen)
+        if self.orthonormal:
+            frame = VF.orthonormal_frame(frame)
+        return VF.read_in_frame(seen if self.read_mean else x, frame), frame
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, kind={self.kind!r}, mean={self.mean}, orthonormal={self.orthonormal}"
+
+
+__all__ = [
+    "MLP",
+    "NORMS",
+    "POOLS",
+    "Activation",
+    "BatchNorm",
+    "Block",
+    "Dropout",
+    "EdgeConv",
+    "InstanceNorm",
+    "Invariant",
+    "LayerNorm",
+    "LeakyReLU",
+    "Linear",
+    "MaxPool",
+    "MeanPool",
+    "center",
+    "lift",
+    "width",
+]
