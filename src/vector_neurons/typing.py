@@ -29,7 +29,6 @@ Nonlinearity = Literal["built-in", "detached"]
 Pool = Literal["mean", "max"]
 
 
-
 class BlockOptions(TypedDict, total=False):
     """How a `Block` is built, and with it everything made of blocks (`MLP`, `EdgeConv`)."""
 

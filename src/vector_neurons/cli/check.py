@@ -36,7 +36,7 @@ def run(
     Exit code 0: equivariant. 1: not. 2: the module could not be loaded or run.
 
     Args:
-        target: where the module is: path/to/file.py:Name, Name being a class, a function that builds a module, or a module.
+        target: where the module is; the name is that of a class, of a function that builds a module, or of a module.
         arguments: what it is built with, as Python values: --with classes=40 k=20
         takes: what the input is: points (B, N, 3), vectors (..., 3, C), frames or scalars.
         gives: what the output must be: scalars for an invariant network; by default whatever fits best.

@@ -139,7 +139,7 @@ def mean_pool(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
 
 
 class VNStdFeature(nn.Module):
-    """`vector_neurons.Invariant`: gives the features read in the frame, `[B, C, 3, N]`, and the frame `[B, 3, 3, N]`."""
+    """`vector_neurons.Invariant`: gives the features in the frame, `[B, C, 3, N]`, and the frame `[B, 3, 3, N]`."""
 
     def __init__(
         self,

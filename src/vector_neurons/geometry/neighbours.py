@@ -3,8 +3,8 @@
 Rotating a cloud changes its coordinates by rounding. Where two candidates are equally far (grids, duplicated points)
 that rounding would decide which one is a neighbour, and a network on the graph would lose its symmetry by an error
 no precision cures. Distances here are therefore accurate (from differences, or summed in float64) and compared with a
-tolerance above that rounding. Ties go to the point nearer the origin, which depends neither on the pose nor on the order
-of the points; only among points equally near does the lower index win.
+tolerance above that rounding. Ties go to the point nearer the origin, which depends neither on the pose nor on the
+order of the points; only among points equally near does the lower index win.
 """
 
 import torch
@@ -33,7 +33,8 @@ def knn(x: Float[Tensor, "batch points *feature"], k: int, *, include_self: bool
     """
     if x.ndim < 3:
         raise ValueError(f"knn needs (batch, points, ...), got {tuple(x.shape)}: add a batch axis with x[None]")
-    return _knn(_coordinates(x).flatten(2), k, include_self)
+    indices: Tensor = _knn(_coordinates(x).flatten(2), k, include_self)
+    return indices
 
 
 # One opaque operator: its loop over blocks and its rare branches stay out of compiled and exported graphs.
@@ -43,7 +44,9 @@ def _knn(x: Tensor, k: int, include_self: bool) -> Tensor:
     available = points if include_self else points - 1
     if not 1 <= k <= available:
         others = "" if include_self else " other"
-        raise ValueError(f"k={k} neighbours asked of a cloud with {available}{others} points: need 1 <= k <= {available}")
+        raise ValueError(
+            f"k={k} neighbours asked of a cloud with {available}{others} points: need 1 <= k <= {available}"
+        )
     order = _canonical_order(x)
     x = x.gather(1, order.unsqueeze(-1).expand_as(x))  # from here on, ties go to the lower index
     rows = max(1, BLOCK_ELEMENTS // (batch * points))
@@ -150,15 +153,17 @@ def edge_features(
 ) -> Float[Tensor, "batch points neighbours *dim edge_channels"]:
     """Channels `[x_m - x_n, x_n]` of every edge from n to its neighbour m, and `x_m × x_n` with `cross` (3-D only).
 
-    `x` holds vectors `(B, N, 3, C)` or, without `cross`, scalars `(B, N, C)`. The cross product keeps its sign under a reflection where vectors change theirs: with it a network is equivariant
-    to SO(3) but no longer to O(3).
+    `x` holds vectors `(B, N, 3, C)` or, without `cross`, scalars `(B, N, C)`. The cross product keeps its sign under a
+    reflection where vectors change theirs: with it a network is equivariant to SO(3) but no longer to O(3).
     """
     other = gather(x, neighbours)
     own = x.unsqueeze(2).expand_as(other)
     if not cross:
         return torch.cat([other - own, own], dim=-1)
     if x.shape[-2] != 3:
-        raise ValueError(f"cross products exist in 3-D only, got vectors of dimension {x.shape[-2]} in {tuple(x.shape)}")
+        raise ValueError(
+            f"cross products exist in 3-D only, got vectors of dimension {x.shape[-2]} in {tuple(x.shape)}"
+        )
     return torch.cat([other - own, own, torch.linalg.cross(other, own, dim=-2)], dim=-1)
 
 

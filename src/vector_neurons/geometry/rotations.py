@@ -58,9 +58,10 @@ def axis_angle(axis: Float[Tensor, "*batch 3"], angle: Float[Tensor, "*batch"]) 
     """
     x, y, z = (axis / axis.norm(dim=-1, keepdim=True)).unbind(-1)
     o = torch.zeros_like(x)
-    cross = torch.stack([o, -z, y, z, o, -x, -y, x, o], dim=-1).unflatten(-1, (3, 3))
+    cross = torch.stack([o, -z, y, z, o, -x, -y, x, o], dim=-1).view(*axis.shape, 3)
     sine, cosine = angle.sin()[..., None, None], angle.cos()[..., None, None]
-    return torch.eye(3, dtype=axis.dtype, device=axis.device) + sine * cross + (1 - cosine) * cross @ cross
+    identity = torch.eye(3, dtype=axis.dtype, device=axis.device)
+    return identity + sine * cross + (1 - cosine) * cross @ cross
 
 
 def angle(a: Matrices, b: Matrices) -> Float[Tensor, "*batch"]:

@@ -4,9 +4,9 @@ Letters as in the paper: `q` a feature, `k` its direction. All functions work at
 in every dimension. Sums of squares and divisions are carried out in float32 at least, also under autocast.
 
 Divisions by a length have no additive eps, which would be right at one scale only. Instead, a vector shorter than a
-thousandth of the RMS length of its list (the channels it stands among) counts as that long: its direction is mostly rounding,
-and without the bound a handful of such vectors would dominate errors and gradients. Everything longer follows the
-equation exactly, equations commute with scaling, and zero vectors give zero.
+thousandth of the RMS length of its list (the channels it stands among) counts as that long: its direction is mostly
+rounding, and the bound keeps errors and gradients in check. Everything longer follows the equation exactly, equations
+commute with scaling, and zero vectors give zero.
 """
 
 from collections.abc import Callable
@@ -63,8 +63,8 @@ def relu(q: Vectors, k: Directions) -> Vectors:
 def leaky_relu(q: Vectors, k: Directions, slope: float = 0.2, *, eps: float | None = None) -> Vectors:
     """VN-LeakyReLU, `slope · q + (1 - slope) · relu(q, k)`: the part of `q` against `k` shrinks to `slope` of it.
 
-    `k` has as many channels as `q`, or one for all. A number as `eps` is added to ‖k‖² as the authors' code does (1e-6),
-    in place of the relative bound.
+    `k` has as many channels as `q`, or one for all. A number as `eps` is added to ‖k‖² as the authors' code does
+    (1e-6), in place of the relative bound.
     """
     wide, k = _wide(q), _wide(k)
     against = (wide * k).sum(-2, keepdim=True).clamp_max(0)
@@ -146,7 +146,7 @@ def invariant_product(x: Vectors, frame: Frames) -> Float[Tensor, "... vectors c
 
 
 def read_in_frame(x: Vectors, frame: Frames) -> Float[Tensor, "... invariants"]:
-    """VN-In: the coordinates of every vector in the frame `(..., 3, 3)`, as `3 C` scalars, frame vector by frame vector."""
+    """VN-In: every vector in the coordinates of the frame `(..., 3, 3)`: `3 C` scalars, frame vector by vector."""
     return invariant_product(x, frame).flatten(-2)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..geometry.neighbours import edge_features
 from ..geometry.sampling import center
 from ..typing import BlockOptions, Nonlinearity, Norm, Points, Pool, Scalars
+from .checks import check_scalars
 from .shared import EdgeConvBase, MLPBase
 
 NewScalars = Float[Tensor, "... out"]
@@ -30,20 +31,10 @@ def lift(*clouds: Points) -> Float[Tensor, "*batch points channels"]:
     return torch.cat(clouds, dim=-1)
 
 
-def check_scalars(layer: nn.Module, x: Tensor, channels: int, *, rank: int = 1) -> None:
-    """Refuse features whose channels do not stand last."""
-    if x.ndim >= rank and x.shape[-1] == channels:
-        return
-    axes = ", ".join(["B", "N", "K"][: rank - 1]) + ", " if rank > 1 else "..., "
-    raise ValueError(f"{type(layer).__name__} takes features ({axes}{channels}), got {tuple(x.shape)}")
-
-
 class Linear(nn.Module):
     """An affine map; with `elements=N` one for each of the N elements of the axis before the channels."""
 
-    def __init__(
-        self, in_channels: int, out_channels: int, *, elements: int | None = None, bias: bool = True
-    ) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, elements: int | None = None, bias: bool = True) -> None:
         super().__init__()
         self.in_channels, self.out_channels, self.elements = in_channels, out_channels, elements
         stack = () if elements is None else (elements,)
@@ -92,9 +83,7 @@ class Activation(nn.Module):
 class BatchNorm(nn.Module):
     """Batch norm over every axis but the channels, at any rank."""
 
-    def __init__(
-        self, channels: int, *, mode: Literal["norm", "log"] = "norm", momentum: float | None = 0.1
-    ) -> None:
+    def __init__(self, channels: int, *, mode: Literal["norm", "log"] = "norm", momentum: float | None = 0.1) -> None:
         super().__init__()
         self.bn = nn.BatchNorm1d(channels, momentum=momentum)
 
@@ -210,7 +199,7 @@ class EdgeConv(EdgeConvBase):
 
     def edges(self, x: Tensor, neighbours: Tensor) -> Tensor:
         if self.cross:
-            return edge_features(x.unflatten(-1, (3, -1)), neighbours, cross=True).flatten(-2)
+            return edge_features(x.view(*x.shape[:-1], 3, -1), neighbours, cross=True).flatten(-2)
         return edge_features(x, neighbours)
 
 

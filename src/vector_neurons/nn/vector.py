@@ -6,8 +6,7 @@ Unless a layer says otherwise it is equivariant to O(D) in every dimension D, to
 
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import ClassVar, Literal, Unpack
+from typing import Literal, Unpack
 
 import torch
 from jaxtyping import Float
@@ -17,6 +16,8 @@ from ..geometry.neighbours import edge_features
 from ..geometry.sampling import center
 from ..typing import BlockOptions, Frames, Nonlinearity, Norm, Points, Pool, Vectors
 from . import functional as VF
+from .checks import check_vectors
+from .norms import NORMS, BatchNorm, InstanceNorm, LayerNorm
 from .shared import EdgeConvBase, MLPBase
 
 NewVectors = Float[Tensor, "... dim out"]
@@ -28,29 +29,12 @@ def width(channels: int) -> int:
 
 
 def lift(*clouds: Points) -> Float[Tensor, "*batch points dim channels"]:
-    """Make vector features of a cloud `(B, N, 3)`, and of further vectors of its points such as normals: one channel each.
+    """Make vector features of a cloud `(B, N, 3)`, and of further vectors of its points (normals): one channel each.
 
     >>> lift(torch.zeros(2, 10, 3)).shape
     torch.Size([2, 10, 3, 1])
     """
     return torch.stack(clouds, dim=-1)
-
-
-def check_vectors(layer: nn.Module, x: Tensor, channels: int, *, rank: int = 2) -> None:
-    """Refuse the one mistake people make: the vector axis in the wrong place."""
-    shape = tuple(x.shape)
-    if x.ndim >= rank and shape[-1] == channels:
-        return
-    if channels == 1 and shape[-1] in (2, 3):
-        hint = "; make vectors of a cloud with lift(points)"
-    elif x.ndim >= 2 and shape[-2] == channels:
-        hint = "; the vector axis stands before the channels: pass x.mT"
-    elif x.ndim >= 4 and shape[1] == channels:
-        hint = "; the reference's order (B, C, 3, N, ...) needs x.movedim((1, 2), (-1, -2)), or vector_neurons.compat.vnn"
-    else:
-        hint = ""
-    axes = ", ".join(["B", "N", "K"][: rank - 2]) + ", " if rank > 2 else "..., "
-    raise ValueError(f"{type(layer).__name__} takes vectors ({axes}3, {channels}), got {shape}{hint}")
 
 
 class Linear(nn.Module):
@@ -123,81 +107,6 @@ class Activation(nn.Module):
 
     def forward(self, x: Vectors) -> Vectors:
         return VF.activation(x, self.direction(x), self.h, signed=self.signed)
-
-
-class BatchNorm(nn.Module):
-    """VN-BatchNorm: an ordinary batch norm on the lengths of vectors, which keep their direction.
-
-    `mode="log"` normalises logarithms of lengths, so that no vector is flipped. `bn` is torch's own `BatchNorm1d`, held
-    and not subclassed: running statistics, `SyncBatchNorm.convert_sync_batchnorm` and checkpoints work as usual.
-    It starts with lengths spread by 0.4 about 1: torch's start, by 1 about 0, flips half of all vectors. The running
-    statistics start at the same values, so that an untrained layer in evaluation mode is the identity.
-    """
-
-    def __init__(
-        self, channels: int, *, mode: Literal["norm", "log"] = "norm", momentum: float | None = 0.1
-    ) -> None:
-        super().__init__()
-        if mode not in ("norm", "log"):
-            raise ValueError(f'unknown batch norm mode {mode!r}: choose "norm" or "log"')
-        self.mode = mode
-        self.bn = nn.BatchNorm1d(channels, momentum=momentum)
-        spread, middle = 0.4, 1.0 if mode == "norm" else 0.0
-        nn.init.constant_(self.bn.weight, spread)
-        nn.init.constant_(self.bn.bias, middle)
-        nn.init.constant_(self.bn.running_var, spread**2 - self.bn.eps)
-        nn.init.constant_(self.bn.running_mean, middle)
-
-    def forward(self, x: Vectors) -> Vectors:
-        check_vectors(self, x, self.bn.num_features, rank=3)
-        return VF.batch_norm(x, self.normalise, log=self.mode == "log")
-
-    def normalise(self, lengths: Float[Tensor, "elements channels"]) -> Float[Tensor, "elements channels"]:
-        """Normalise the lengths in the precision the statistics are held in."""
-        normalised: Tensor = self.bn(lengths.to(self.bn.weight.dtype))
-        return normalised
-
-    def extra_repr(self) -> str:
-        return f"mode={self.mode!r}"
-
-
-class _Standardise(nn.Module):
-    """A learned scale for each channel; no shift, for the reason `Linear` has no bias."""
-
-    function: ClassVar[Callable[..., Tensor]]
-
-    def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(channels))
-
-    def forward(self, x: Vectors) -> Vectors:
-        check_vectors(self, x, len(self.weight))
-        return type(self).function(x, self.weight, eps=self.eps)
-
-    def extra_repr(self) -> str:
-        return f"{len(self.weight)}, eps={self.eps}"
-
-
-class LayerNorm(_Standardise):
-    """Each element's vectors get mean 0 and mean squared length 1 over the channels. `eps` is relative."""
-
-    function = VF.layer_norm
-
-
-class InstanceNorm(_Standardise):
-    """Each sample's channels get mean 0 and mean squared length 1 over the elements. `eps` is relative."""
-
-    function = VF.instance_norm
-
-
-NORMS: dict[Norm, Callable[[int], nn.Module]] = {
-    "batch": BatchNorm,
-    "log-batch": partial(BatchNorm, mode="log"),
-    "layer": LayerNorm,
-    "instance": InstanceNorm,
-    "none": nn.Identity,
-}
 
 
 class Block(nn.Module):
@@ -315,7 +224,7 @@ class Invariant(nn.Module):
     `"mlp"` (three VN layers, the paper's choice) or `"linear"`. With `mean` the frame also sees the mean over all
     elements of the sample; with `read_mean` that mean is read in the frame as well (`6 C` numbers, as the authors'
     code does). `orthonormal` makes the frame a rotation (SO(3) but not O(3), 3-D only).
-    `"gram"` gives all inner products (`C (C + 1) / 2`), `"norm"` the lengths (`C`). `out_channels` says how many numbers.
+    `"gram"` gives all inner products (`C (C + 1) / 2`), `"norm"` the lengths (`C`). `out_channels` says how many.
     """
 
     def __init__(
@@ -331,7 +240,9 @@ class Invariant(nn.Module):
     ) -> None:
         super().__init__()
         if kind not in ("frame", "gram", "norm") or frame not in ("mlp", "linear"):
-            raise ValueError(f'Invariant has kinds "frame", "gram", "norm" and frames "mlp", "linear", got {kind!r}, {frame!r}')
+            raise ValueError(
+                f'Invariant has kinds "frame", "gram", "norm" and frames "mlp", "linear", got {kind!r}, {frame!r}'
+            )
         if read_mean and not mean:
             raise ValueError("Invariant can read the mean in the frame only with mean=True")
         self.channels, self.kind, self.mean, self.read_mean = channels, kind, mean, read_mean

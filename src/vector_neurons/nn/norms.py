@@ -1,0 +1,86 @@
+"""Norms of vector neurons; `nn.vector` re-exports them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..typing import Norm, Vectors
+from . import functional as VF
+from .checks import check_vectors
+
+
+class BatchNorm(nn.Module):
+    """VN-BatchNorm: an ordinary batch norm on the lengths of vectors, which keep their direction.
+
+    `mode="log"` normalises logarithms of lengths, so that no vector is flipped. `bn` is torch's own `BatchNorm1d`, held
+    and not subclassed: running statistics, `SyncBatchNorm.convert_sync_batchnorm` and checkpoints work as usual.
+    It starts with lengths spread by 0.4 about 1: torch's start, by 1 about 0, flips half of all vectors. The running
+    statistics start at the same values, so that an untrained layer in evaluation mode is the identity.
+    """
+
+    def __init__(self, channels: int, *, mode: Literal["norm", "log"] = "norm", momentum: float | None = 0.1) -> None:
+        super().__init__()
+        if mode not in ("norm", "log"):
+            raise ValueError(f'unknown batch norm mode {mode!r}: choose "norm" or "log"')
+        self.mode = mode
+        self.bn = nn.BatchNorm1d(channels, momentum=momentum)
+        spread, middle = 0.4, 1.0 if mode == "norm" else 0.0
+        nn.init.constant_(self.bn.weight, spread)
+        nn.init.constant_(self.bn.bias, middle)
+        self.bn.get_buffer("running_var").fill_(spread**2 - self.bn.eps)
+        self.bn.get_buffer("running_mean").fill_(middle)
+
+    def forward(self, x: Vectors) -> Vectors:
+        check_vectors(self, x, self.bn.num_features, rank=3)
+        return VF.batch_norm(x, self.normalise, log=self.mode == "log")
+
+    def normalise(self, lengths: Float[Tensor, "elements channels"]) -> Float[Tensor, "elements channels"]:
+        """Normalise the lengths in the precision the statistics are held in."""
+        normalised: Tensor = self.bn(lengths.to(self.bn.weight.dtype))
+        return normalised
+
+    def extra_repr(self) -> str:
+        return f"mode={self.mode!r}"
+
+
+class _Standardise(nn.Module):
+    """A learned scale for each channel; no shift, for the reason `Linear` has no bias."""
+
+    function: ClassVar[Callable[..., Tensor]]
+
+    def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Vectors) -> Vectors:
+        check_vectors(self, x, len(self.weight))
+        return type(self).function(x, self.weight, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}"
+
+
+class LayerNorm(_Standardise):
+    """Each element's vectors get mean 0 and mean squared length 1 over the channels. `eps` is relative."""
+
+    function = VF.layer_norm
+
+
+class InstanceNorm(_Standardise):
+    """Each sample's channels get mean 0 and mean squared length 1 over the elements. `eps` is relative."""
+
+    function = VF.instance_norm
+
+
+NORMS: dict[Norm, Callable[[int], nn.Module]] = {
+    "batch": BatchNorm,
+    "log-batch": partial(BatchNorm, mode="log"),
+    "layer": LayerNorm,
+    "instance": InstanceNorm,
+    "none": nn.Identity,
+}
