@@ -172,7 +172,7 @@ class MeanPool(nn.Module):
 class MaxPool(nn.Module):
     """Maximum over the axis before the channels."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, *, elements: int | None = None) -> None:
         super().__init__()
         self.channels = channels
 

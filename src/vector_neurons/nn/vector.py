@@ -57,7 +57,7 @@ class Linear(nn.Module):
         nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, x: Vectors) -> NewVectors:
-        check_vectors(self, x, self.in_channels, rank=2 if self.elements is None else 3)
+        check_vectors(self, x, self.in_channels, rank=2 if self.elements is None else 4)
         if self.elements is not None and x.shape[-3] != self.elements:
             raise ValueError(
                 f"Linear holds a matrix for each of {self.elements} elements, got {x.shape[-3]} in {tuple(x.shape)}"
@@ -186,11 +186,14 @@ class MeanPool(nn.Module):
 
 
 class MaxPool(nn.Module):
-    """VN-Max over the axis before the vectors: per channel, the vector best aligned with its learned direction."""
+    """VN-Max over the axis before the vectors: per channel, the vector best aligned with its learned direction.
 
-    def __init__(self, channels: int) -> None:
+    With `elements=K` each of the K neighbours has a direction matrix of its own (the supplement's `W_k`).
+    """
+
+    def __init__(self, channels: int, *, elements: int | None = None) -> None:
         super().__init__()
-        self.direction = Linear(channels, channels)
+        self.direction = Linear(channels, channels, elements=elements)
 
     def forward(self, x: Vectors) -> Vectors:
         check_vectors(self, x, self.direction.in_channels, rank=4)

@@ -1,0 +1,99 @@
+"""Every layer compiles without a break and exports with free sizes; values and gradients stay those of eager mode."""
+
+import pytest
+import torch
+from layers import LAYERS
+from torch import nn
+
+import vector_neurons as vn
+
+
+class Tiny(nn.Module):
+    """The README's network (`tests/docs` runs the README itself)."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.edge = vn.EdgeConv(1, 32, k=16)
+        self.body = nn.Sequential(vn.Block(32, 64), vn.Block(64, 64))
+        self.read = vn.Invariant(64)
+        self.head = nn.Linear(self.read.out_channels, classes)
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        return self.head(self.read(self.body(self.edge(vn.lift(points)))).amax(dim=1))
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.compiler.reset()
+    torch.manual_seed(0)
+
+
+def value_and_gradients(function, module, x):
+    x = x.clone().requires_grad_()
+    module.zero_grad()
+    torch.manual_seed(1)
+    y = function(x)
+    weights = torch.linspace(0.5, 1.5, y.numel(), dtype=y.dtype).view_as(y)
+    (y * weights).sum().backward()
+    # A bias or direction that cannot matter for this input has no gradient in one mode and zeros in the other.
+    gradients = {name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in module.named_parameters()}
+    return {"output": y.detach(), "input": x.grad, **{name: g.clone() for name, g in gradients.items()}}
+
+
+def assert_same(module, x, backend, **tolerance):
+    expected = value_and_gradients(module, module, x)
+    found = value_and_gradients(torch.compile(module, fullgraph=True, backend=backend), module, x)
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], msg=lambda m, name=name: f"{name}: {m}", **tolerance)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_every_layer_compiles_in_one_graph(layer, training):
+    x = layer.example(dtype=torch.float64)
+    assert_same(layer.module_for(x, training=training), x, "aot_eager")
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_every_layer_exports_with_free_sizes(layer):
+    x = layer.example(dtype=torch.float64)
+    module = layer.module_for(x)
+    batch, points = torch.export.Dim("batch", min=1), torch.export.Dim("points", min=4)
+    free = {0: batch} if layer.name == "linear-elements" else {0: batch, 1: points}
+    exported = torch.export.export(module, (x,), dynamic_shapes=(free,)).module()
+    sizes = (3, 16) if layer.name == "linear-elements" else (3, 11)
+    other = layer.example(sizes=sizes, dtype=torch.float64, seed=1)
+    for y in (x, other):
+        torch.testing.assert_close(exported(y), module(y))
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_a_network_compiles_to_machine_code(training):
+    assert_same(Tiny(5).double().train(training), torch.randn(2, 64, 3, dtype=torch.float64), "inductor")
+
+
+@pytest.mark.parametrize(
+    "name", ["block-batch", "block-log-batch", "max-pool", "edge-conv-cross", "invariant-orthonormal"]
+)
+def test_layers_compile_to_machine_code(name):
+    layer = next(layer for layer in LAYERS if layer.name == name)
+    x = layer.example(dtype=torch.float64)
+    assert_same(layer.module_for(x, training=True), x, "inductor")
+
+
+def test_one_graph_serves_every_size():
+    network = Tiny(5).double().eval()
+    compiled = torch.compile(network, fullgraph=True, backend="aot_eager", dynamic=True)
+    torch._dynamo.utils.counters.clear()
+    for batch, points in ((2, 20), (3, 50), (4, 33)):
+        x = torch.randn(batch, points, 3, dtype=torch.float64)
+        torch.testing.assert_close(compiled(x), network(x))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_autocast_compiles():
+    network, x = Tiny(5).eval(), torch.randn(2, 64, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = network(x)
+        found = torch.compile(network, fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(found, expected)

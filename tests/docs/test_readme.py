@@ -1,0 +1,60 @@
+"""What README and docs show is what happens."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+
+
+def run(block: str) -> dict:
+    torch.manual_seed(0)
+    scope: dict = {}
+    exec(compile(block, "README.md", "exec"), scope)
+    return scope
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_every_python_block_of_the_readme_runs(number):
+    run(BLOCKS[number])
+
+
+def test_the_battery_of_the_readme_passes():
+    battery = next(run(block) for block in BLOCKS if "EquivarianceTests" in block)["TestMyBlock"]()
+    for name in [name for name in dir(battery) if name.startswith("test_")]:
+        getattr(battery, name)()
+
+
+def test_the_demo_shows_what_it_promises():
+    demo = [sys.executable, str(ROOT / "examples" / "turn_a_cloud.py")]
+    out = subprocess.run(demo, capture_output=True, text=True, check=True).stdout
+    change = {kind: float(re.search(rf"{kind} neurons .*: (\S+)", out).group(1)) for kind in ("vector", "scalar")}
+    assert change["vector"] <= 1e-5
+    assert change["scalar"] >= 1e-1
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_links_between_pages_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+        if "://" not in link:
+            assert ((ROOT / page).parent / link).exists(), f"{page} links to {link}"
+
+
+def test_the_readme_starts_with_the_two_commands():
+    head = (ROOT / "README.md").read_text().split("```")[1]
+    assert "make demo" in head
+    assert "make test" in head
+
+
+def test_import_loads_torch_and_nothing_heavy():
+    code = "import sys, torch\nbefore = set(sys.modules)\nimport vector_neurons\nprint(*(set(sys.modules) - before))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    packages = {name.partition(".")[0] for name in run.stdout.split()} - set(sys.stdlib_module_names)
+    assert packages == {"vector_neurons", "jaxtyping", "numpy"}

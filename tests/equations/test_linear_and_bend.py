@@ -1,0 +1,159 @@
+import pytest
+import torch
+
+import vector_neurons as vn
+from vector_neurons.nn import functional as VF
+
+from . import transcription as paper
+from .compare import (
+    SHAPES,
+    assert_same,
+    draw,
+    every_shape,
+    lists,
+    mapped,
+    randomised,
+    run_block,
+    run_mlp,
+    set_shapes,
+    vectors,
+)
+
+slopes = pytest.mark.parametrize("slope", [0.0, 0.2])
+shared_or_not = pytest.mark.parametrize("shared", [False, True], ids=["own-direction", "shared-direction"])
+
+
+def directions(shape, shared):
+    return draw(*shape[:-1], 1 if shared else shape[-1])
+
+
+def each_channel(function, q, k, *arguments):
+    """`function(q, k, ...)` of the transcription for every vector of every element."""
+    return vectors(
+        [
+            [function(Q[c], paper.own(K, c), *arguments) for c in range(len(Q))]
+            for Q, K in zip(lists(q), lists(k), strict=True)
+        ],
+        q.shape[:-2],
+    )
+
+
+@every_shape
+def test_linear(shape):
+    for out in (4, 5):
+        layer, x = randomised(vn.Linear(4, out)), draw(*shape)
+        expected = mapped(x, layer.weight)
+        assert_same(layer(x), expected)
+        assert_same(VF.linear(x, layer.weight), expected)
+
+
+@set_shapes
+def test_linear_unshared(shape):
+    elements = shape[-3]
+    layer, x = randomised(vn.Linear(4, 5, elements=elements)), draw(*shape)
+    W = layer.weight.tolist()
+    expected = vectors([paper.linear(V, W[n % elements]) for n, V in enumerate(lists(x))], shape[:-2])
+    assert_same(layer(x), expected)
+    assert_same(VF.linear(x, layer.weight), expected)
+
+
+@every_shape
+@shared_or_not
+def test_relu(shape, shared):
+    q, k = draw(*shape), directions(shape, shared)
+    k[0] = 0
+    assert_same(VF.relu(q, k), each_channel(paper.relu, q, k))
+
+
+@every_shape
+@slopes
+@shared_or_not
+def test_leaky_relu(shape, slope, shared):
+    q, k = draw(*shape), directions(shape, shared)
+    assert_same(VF.leaky_relu(q, k, slope), each_channel(paper.leaky_relu, q, k, slope))
+    layer = randomised(vn.LeakyReLU(4, slope=slope, shared_direction=shared))
+    assert_same(layer(q), each_channel(paper.leaky_relu, q, mapped(q, layer.direction.weight), slope))
+
+
+@slopes
+@shared_or_not
+def test_leaky_relu_authors_eps(slope, shared):
+    def theirs(q, k):
+        return paper.leaky_relu_over(q, k, slope, paper.dot(k, k) + 1e-6)
+
+    q, k = draw(2, 3, 3, 4), directions((2, 3, 3, 4), shared)
+    for scale in (1.0, 1e-3):
+        expected = each_channel(theirs, scale * q, scale * k)
+        assert_same(VF.leaky_relu(scale * q, scale * k, slope, eps=1e-6), expected)
+
+
+@slopes
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_short_directions(slope, scale):
+    """The equation down to a thousandth of the list's RMS length; anything shorter counts as that long."""
+    q, k = draw(6, 3, 4), scale * draw(6, 3, 4)
+    k[..., 0] *= 2e-3 * VF.norm(k).square().mean(-1, keepdim=True).sqrt() / VF.norm(k)[..., :1]
+    assert_same(VF.leaky_relu(q, k, slope), each_channel(paper.leaky_relu, q, k, slope))
+    assert_same(VF.activation(q, k, cubic), each_channel(paper.activation, q, k, cubic))
+
+    k[..., 0] *= 0.1
+    bounded = []
+    for Q, K in zip(lists(q), lists(k), strict=True):
+        floor = 1e-6 * sum(paper.dot(v, v) for v in K) / len(K)
+        squares = [max(paper.dot(v, v), floor) for v in K]
+        bounded.append([paper.leaky_relu_over(Q[c], K[c], slope, squares[c]) for c in range(len(Q))])
+    assert_same(VF.leaky_relu(q, k, slope), vectors(bounded, (6,)))
+
+
+def cubic(t):
+    return 0.25 - 0.5 * t + t * t * t
+
+
+@every_shape
+@pytest.mark.parametrize("signed", [True, False], ids=["signed", "supplement"])
+@shared_or_not
+def test_activation(shape, signed, shared):
+    rule = paper.activation if signed else paper.activation_of_length
+    q, k = draw(*shape), directions(shape, shared)
+    assert_same(VF.activation(q, k, cubic, signed=signed), each_channel(rule, q, k, cubic))
+    layer = randomised(vn.Activation(4, cubic, signed=signed, shared_direction=shared))
+    assert_same(layer(q), each_channel(rule, q, mapped(q, layer.direction.weight), cubic))
+
+
+def test_activation_by_relu():
+    q, k = draw(5, 3, 4), draw(5, 3, 4)
+    assert_same(VF.activation(q, k, torch.relu), each_channel(paper.relu, q, k))
+    assert_same(VF.activation(q, k, torch.relu, signed=False), q)
+
+
+NORMS = ["none", "batch", "log-batch", "layer", "instance"]
+NORMED = [(shape, norm) for shape in SHAPES for norm in NORMS if norm != "instance" or len(shape) > 3]
+
+
+@pytest.mark.parametrize(("shape", "norm"), NORMED, ids=str)
+@slopes
+@pytest.mark.parametrize("nonlinearity", ["built-in", "detached"])
+def test_block(shape, norm, slope, nonlinearity):
+    shared = shape[-2] == 5
+    layer = randomised(
+        vn.Block(4, 3, norm=norm, nonlinearity=nonlinearity, slope=slope, shared_direction=shared),
+    )
+    for training in (True, False):
+        layer.train(training)
+        x = draw(*shape)
+        expected = vectors(run_block(layer, lists(x), shape[0]), shape[:-2])
+        assert_same(layer(x), expected)
+
+
+@pytest.mark.parametrize("nonlinearity", ["built-in", "detached"])
+def test_block_with_activation(nonlinearity):
+    layer, x = randomised(vn.Block(4, 3, norm="none", nonlinearity=nonlinearity, activation=cubic)), draw(2, 3, 3, 4)
+    q = mapped(x, layer.linear.weight)
+    k = mapped(x if nonlinearity == "built-in" else q, layer.direction.weight)
+    assert_same(layer(x), each_channel(paper.activation, q, k, cubic))
+
+
+@every_shape
+def test_mlp(shape):
+    layer, x = randomised(vn.MLP([4, 5, 3, 2])), draw(*shape)
+    assert_same(layer(x), vectors(run_mlp(layer, lists(x), shape[0]), shape[:-2]))

@@ -1,0 +1,98 @@
+import pytest
+
+import vector_neurons as vn
+from vector_neurons.geometry.neighbours import gather
+from vector_neurons.nn import functional as VF
+
+from . import transcription as paper
+from .compare import assert_same, draw, norm_of, randomised, set_shapes, sets, vectors
+
+
+def pooled_by(weight):
+    return lambda elements: paper.max_pool(elements, [paper.linear(V, weight.tolist()) for V in elements])
+
+
+@set_shapes
+def test_mean_pool(shape):
+    x, lead = draw(*shape), shape[:-3]
+    expected = vectors([paper.mean_pool(each) for each in sets(x, len(lead))], lead)
+    assert_same(vn.MeanPool(4)(x), expected)
+    assert_same(VF.mean_pool(x), expected)
+
+
+@set_shapes
+def test_max_pool(shape):
+    """Global on (B, N, 3, C), local on (B, N, K, 3, C)."""
+    x, k, lead = draw(*shape), draw(*shape), shape[:-3]
+    layer = randomised(vn.MaxPool(4))
+    axes = len(lead)
+    assert_same(layer(x), vectors([pooled_by(layer.direction.weight)(each) for each in sets(x, axes)], lead))
+    given = [paper.max_pool(each, its) for each, its in zip(sets(x, axes), sets(k, axes), strict=True)]
+    assert_same(VF.max_pool(x, k), vectors(given, lead))
+
+
+def test_local_max_pool_unshared():
+    """The supplement writes W_k: a matrix for each neighbour."""
+    x, W = draw(2, 3, 4, 3, 5), draw(4, 5, 5)
+    expected = [
+        paper.max_pool(group, [paper.linear(V, W[m].tolist()) for m, V in enumerate(group)]) for group in sets(x, 2)
+    ]
+    assert_same(VF.max_pool(x, VF.linear(x, W)), vectors(expected, (2, 3)))
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("shape", [(2, 7, 3, 1), (2, 7, 3, 4), (2, 7, 5, 2)], ids=str)
+def test_knn(shape, include_self):
+    x = draw(*shape)
+    expected = [paper.nearest(cloud, 4, include_self) for cloud in sets(x)]
+    assert vn.knn(x, 4, include_self=include_self).tolist() == expected
+
+
+def test_local_max_pool_in_primal_space():
+    points, x, layer = draw(2, 6, 3), draw(2, 6, 3, 4), randomised(vn.MaxPool(4))
+    expected = [
+        pooled_by(layer.direction.weight)([cloud[m] for m in group])
+        for cloud, at in zip(sets(x), sets(vn.lift(points)), strict=True)
+        for group in paper.nearest(at, 3, True)
+    ]
+    assert_same(layer(gather(x, vn.knn(points, 3))), vectors(expected, (2, 6)))
+
+
+def edge_conv(conv, x, graphs):
+    parts = conv.block.linear.weight.split(conv.in_channels, 1), conv.block.direction.weight.split(conv.in_channels, 1)
+    feature, direction = [[part.tolist() for part in side] for side in parts]
+    pool = paper.mean_pool if isinstance(conv.pool, vn.MeanPool) else pooled_by(conv.pool.direction.weight)
+    norm = norm_of(conv.block.norm, len(x))
+    new = paper.edge_conv(sets(x), graphs, feature, direction, norm, conv.block.slope, pool)
+    return vectors([V for cloud in new for V in cloud], x.shape[:2])
+
+
+@pytest.mark.parametrize("pool", ["mean", "max"])
+@pytest.mark.parametrize("slope", [0.0, 0.2])
+@pytest.mark.parametrize("norm", ["none", "batch"])
+@pytest.mark.parametrize(("dim", "cross"), [(2, False), (3, False), (3, True), (5, False)])
+def test_edge_conv(pool, slope, norm, dim, cross):
+    options = {"cross": cross, "pool": pool, "norm": norm, "slope": slope}
+    for include_self in (True, False):
+        x = draw(2, 6, dim, 2)
+        conv = randomised(vn.EdgeConv(2, 4, 3, include_self=include_self, **options))
+        graphs = [paper.nearest(cloud, 3, include_self) for cloud in sets(x)]
+        assert_same(conv(x), edge_conv(conv, x, graphs))
+
+
+def test_edge_conv_in_primal_space():
+    points, x, conv = draw(2, 6, 3), draw(2, 6, 3, 2), randomised(vn.EdgeConv(2, 4, shared_direction=True))
+    graphs = [paper.nearest(cloud, 3, True) for cloud in sets(vn.lift(points))]
+    assert_same(conv(x, vn.knn(points, 3)), edge_conv(conv, x, graphs))
+
+
+def test_edge_conv_with_detached_bend():
+    x, conv = draw(2, 6, 3, 2), randomised(vn.EdgeConv(2, 4, 3, norm="none", nonlinearity="detached", slope=0.0))
+    theta, phi = [part.tolist() for part in conv.block.linear.weight.split(2, 1)]
+    expected = []
+    for cloud in sets(x):
+        for n, group in enumerate(paper.nearest(cloud, 3, True)):
+            Q = [paper.edge_map(cloud[m], cloud[n], [theta, phi]) for m in group]
+            K = [paper.linear(q, conv.block.direction.weight.tolist()) for q in Q]
+            expected.append(paper.mean_pool([paper.bend(q, k, 0.0) for q, k in zip(Q, K, strict=True)]))
+    assert_same(conv(x), vectors(expected, (2, 6)))

@@ -1,0 +1,173 @@
+"""The table of layers: every configuration the library offers, and what `docs/conventions.md` claims of it.
+
+Tests that hold for every layer are parametrised over `LAYERS`:
+
+    @pytest.mark.parametrize("layer", LAYERS, ids=str)
+    def test_something(layer):
+        x = layer.example()
+        y = layer.module_for(x)(x)
+
+Modules built here have random norm weights and running statistics: as constructed, a batch norm in evaluation mode is
+the identity and would prove nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+import vector_neurons as vn
+
+CHANNELS = 4
+# Batch, points, neighbours, by rank. From two or three elements a batch norm learns next to nothing but rounding.
+SIZES = {3: (32,), 4: (2, 16), 5: (2, 8, 6)}
+K = 4  # neighbours in the graphs of `EdgeConv`
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One configuration of one layer, the inputs it takes and the symmetries it claims."""
+
+    name: str
+    make: Callable[[int, int], nn.Module]  # channels, elements (size of the axis before the vectors) -> module
+    gives: Literal["vectors", "scalars"] = "vectors"
+    ranks: tuple[int, ...] = (3, 4, 5)  # of (B, 3, C), (B, N, 3, C), (B, N, K, 3, C); all layers take 4
+    dims: tuple[int, ...] = (2, 3, 5)  # of the space; a cross product leaves 3
+    least: int = 1  # points needed
+    pools: bool = False  # the axis before the vectors goes
+    chooses: bool = False  # picks neighbours or maxima, so that ties and coarse rounding change the output
+    reflection: bool = True
+    scale: float | None = 1.0  # degree d of f(s x) = s**d f(x); None where the layer has a scale of its own
+    permutation: bool = True
+    batch: bool = False  # training uses statistics over the batch
+    random: bool = False  # training draws random numbers
+
+    def __str__(self) -> str:
+        return self.name
+
+    def example(
+        self,
+        rank: int = 4,
+        *,
+        sizes: tuple[int, ...] | None = None,
+        dim: int = 3,
+        channels: int = CHANNELS,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+    ) -> Tensor:
+        """Draw a generic input, independent Gaussian vectors; a seed gives the same numbers in every dtype."""
+        shape = (*(sizes or SIZES[rank]), dim, channels)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+    def module(
+        self,
+        channels: int = CHANNELS,
+        *,
+        elements: int = SIZES[4][1],
+        dtype: torch.dtype = torch.float32,
+        training: bool = False,
+        seed: int = 0,
+    ) -> nn.Module:
+        """Build the layer, its norms away from where they start; a seed gives the same numbers in every dtype."""
+        with torch.random.fork_rng(devices=()):
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed takes milliseconds
+            module = self.make(channels, elements)
+            settle(module)
+        return module.to(dtype).train(training)
+
+    def module_for(self, x: Tensor, *, training: bool = False, seed: int = 0) -> nn.Module:
+        """Build the layer so that it takes this input."""
+        return self.module(x.shape[-1], elements=x.shape[-3], dtype=x.dtype, training=training, seed=seed)
+
+
+def settle(module: nn.Module) -> None:
+    """Move the norms to where training might leave them."""
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm1d):
+            nn.init.uniform_(part.weight, 0.3, 0.6)
+            nn.init.uniform_(part.running_mean, 0.2, 1.4)
+            nn.init.uniform_(part.running_var, 0.2, 0.8)
+        elif isinstance(part, vn.LayerNorm | vn.InstanceNorm):
+            nn.init.uniform_(part.weight, 0.5, 1.5)
+
+
+Make = Callable[[int, int], nn.Module]
+
+
+def block(**options: Any) -> Make:
+    return lambda c, n: vn.Block(c, c + 2, **options)
+
+
+def edge_conv(*, include_self: bool = True, **options: Any) -> Make:
+    def make(c: int, n: int) -> nn.Module:
+        k = min(K, n if include_self else n - 1)
+        return vn.EdgeConv(c, c + 2, k=k, include_self=include_self, **options)
+
+    return make
+
+
+def invariant(**options: Any) -> Make:
+    return lambda c, n: vn.Invariant(c, **options)
+
+
+# Claims that come together.
+ELEMENTS: dict[str, Any] = {"ranks": (4, 5)}  # needs elements to pool or normalise over
+GRAPH: dict[str, Any] = {"ranks": (4,), "chooses": True}
+BATCH: dict[str, Any] = {"scale": None, "batch": True}
+CHIRAL: dict[str, Any] = {"dims": (3,), "reflection": False}  # uses a cross product
+SCALARS: dict[str, Any] = {"gives": "scalars"}
+NORMS: dict[str, dict[str, Any]] = {
+    "batch": BATCH,
+    "log-batch": BATCH,
+    "layer": {"scale": 0.0},
+    "instance": {"scale": 0.0, **ELEMENTS},
+    "none": {},
+}
+
+LAYERS = [
+    Layer("linear", lambda c, n: vn.Linear(c, c + 2)),
+    Layer("linear-elements", lambda c, n: vn.Linear(c, c + 2, elements=n), permutation=False, **ELEMENTS),
+    Layer("relu", lambda c, n: vn.LeakyReLU(c, slope=0.0)),
+    Layer("leaky-relu", lambda c, n: vn.LeakyReLU(c, slope=0.2)),
+    Layer("leaky-relu-shared", lambda c, n: vn.LeakyReLU(c, shared_direction=True)),
+    Layer("activation-relu", lambda c, n: vn.Activation(c, torch.relu)),
+    Layer("activation-relu-unsigned", lambda c, n: vn.Activation(c, torch.relu, signed=False)),
+    Layer("activation-tanh", lambda c, n: vn.Activation(c, torch.tanh), scale=None),
+    Layer("activation-tanh-unsigned", lambda c, n: vn.Activation(c, torch.tanh, signed=False), scale=None),
+    Layer("activation-tanh-shared", lambda c, n: vn.Activation(c, torch.tanh, shared_direction=True), scale=None),
+    *(Layer(f"block-{norm}", block(norm=norm), **claims) for norm, claims in NORMS.items()),
+    *(
+        Layer(f"block-{norm}-detached", block(norm=norm, nonlinearity="detached"), **claims)
+        for norm, claims in NORMS.items()
+    ),
+    Layer("block-relu", block(norm="none", slope=0.0)),
+    Layer("block-tanh", block(activation=torch.tanh), **BATCH),
+    Layer("block-layer-tanh", block(norm="layer", activation=torch.tanh), scale=0.0),
+    Layer("block-shared", block(shared_direction=True), **BATCH),
+    Layer("batch-norm", lambda c, n: vn.BatchNorm(c), **BATCH),
+    Layer("batch-norm-log", lambda c, n: vn.BatchNorm(c, mode="log"), **BATCH),
+    Layer("layer-norm", lambda c, n: vn.LayerNorm(c), scale=0.0),
+    Layer("instance-norm", lambda c, n: vn.InstanceNorm(c), scale=0.0, **ELEMENTS),
+    Layer("mean-pool", lambda c, n: vn.MeanPool(c), pools=True, **ELEMENTS),
+    Layer("max-pool", lambda c, n: vn.MaxPool(c), pools=True, chooses=True, **ELEMENTS),
+    Layer("edge-conv", edge_conv(), **GRAPH, **BATCH),
+    Layer("edge-conv-none", edge_conv(norm="none"), **GRAPH),
+    Layer("edge-conv-max", edge_conv(norm="none", pool="max"), **GRAPH),
+    Layer("edge-conv-without-self", edge_conv(norm="none", include_self=False), least=2, **GRAPH),
+    Layer("edge-conv-cross", edge_conv(norm="none", cross=True), scale=None, **GRAPH, **CHIRAL),
+    # The four rows of the paper's ablation of VN-In; an MLP holds batch norms, and with them a scale.
+    Layer("invariant-mlp-mean", invariant(frame="mlp", mean=True), **SCALARS, **BATCH),
+    Layer("invariant-mlp", invariant(frame="mlp", mean=False), **SCALARS, **BATCH),
+    Layer("invariant-linear-mean", invariant(frame="linear", mean=True), scale=2.0, **SCALARS),
+    Layer("invariant-linear", invariant(frame="linear", mean=False), scale=2.0, **SCALARS),
+    Layer("invariant-mlp-none", invariant(norm="none"), scale=2.0, **SCALARS),
+    Layer("invariant-read-mean", invariant(frame="linear", read_mean=True), scale=2.0, **SCALARS),
+    Layer("invariant-orthonormal", invariant(frame="linear", orthonormal=True), **SCALARS, **CHIRAL),
+    Layer("invariant-gram", invariant(kind="gram"), scale=2.0, **SCALARS),
+    Layer("invariant-norm", invariant(kind="norm"), **SCALARS),
+    Layer("dropout", lambda c, n: vn.Dropout(0.4), random=True),
+    Layer("mlp", lambda c, n: vn.MLP([c, c + 2, c + 1, 2]), **BATCH),
+    Layer("mlp-none", lambda c, n: vn.MLP([c, c + 2, c + 1, 2], norm="none")),
+]
