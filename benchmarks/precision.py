@@ -1,6 +1,6 @@
 """How far from exact invariance rounding leaves the README's network, over seeds, precisions and kinds of clouds.
 
-    python benchmarks/precision.py            writes docs/precision.md
+python benchmarks/precision.py            writes docs/precision.md
 """
 
 import platform

@@ -168,15 +168,15 @@ MUTANTS = [
     *wrong(
         "functional.batch_norm",
         batch_checks,
-        of_squares=lambda x, normalise, log=False: renormed(x, normalise, squares(x)),
-        keeps_the_old_length=lambda x, normalise, log=False: renormed(x, normalise, sizes(x)) * sizes(x),
-        never_flips=lambda x, normalise, log=False: renormed(x, lambda n: normalise(n).abs(), sizes(x)),
+        of_squares=lambda x, normalise, **_: renormed(x, normalise, squares(x)),
+        keeps_the_old_length=lambda x, normalise, **_: renormed(x, normalise, sizes(x)) * sizes(x),
+        never_flips=lambda x, normalise, **_: renormed(x, lambda n: normalise(n).abs(), sizes(x)),
     ),
     *wrong(
         "functional.batch_norm",
         log_batch_checks,
-        without_logarithm=lambda x, normalise, log=False: renormed(x, normalise, sizes(x)),
-        without_exponential=lambda x, normalise, log=False: renormed(x, normalise, sizes(x).log()),
+        without_logarithm=lambda x, normalise, **_: renormed(x, normalise, sizes(x)),
+        without_exponential=lambda x, normalise, **_: renormed(x, normalise, sizes(x).log()),
     ),
     *wrong(
         "functional.max_pool",

@@ -35,7 +35,7 @@ def test_z_leaves_the_vertical_and_is_uniform_in_angle():
 
 
 def haar_gap(R: torch.Tensor) -> float:
-    """Angles of Haar-random rotations of R³ have density (1 - cos θ) / π; images of points are uniform on the sphere."""
+    """Angles of Haar-random rotations of R³ have density (1 - cos θ) / π; images of points are uniform."""
     angle = rotations.angle(torch.eye(3, dtype=R.dtype).expand_as(R), R)
     gaps = [kolmogorov_smirnov(angle, lambda a: (a - a.sin()) / math.pi)]
     # Archimedes: each coordinate of a uniform point on the sphere is uniform in [-1, 1].

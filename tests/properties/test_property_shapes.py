@@ -47,8 +47,8 @@ def test_dimensions(layer, dim):
     x = layer.example(dim=dim)
     module = layer.module_for(x)
     for group in ("SO3", "O3") if layer.reflection else ("SO3",):
-        assert equivariance_error(module, x, gives=layer.gives, group=group) <= 2e-6
-        assert equivariance_error(module.double(), x.double(), gives=layer.gives, group=group) <= 1e-12
+        assert equivariance_error(module, x, gives=layer.gives, group=group, times=1) <= 2e-6
+        assert equivariance_error(module.double(), x.double(), gives=layer.gives, group=group, times=1) <= 1e-12
         module.float()
 
 
@@ -56,7 +56,7 @@ def test_dimensions(layer, dim):
 @pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer.dims == (3,)], ids=str)
 def test_cross_products_exist_in_three_dimensions_only(layer, dim):
     x = layer.example(dim=dim)
-    with pytest.raises(ValueError, match=f"3-D only.*{re.escape(str(tuple(x.shape)))}"):
+    with pytest.raises(ValueError, match=r"3-D only.*\(2, 16, \d, \d\)"):
         layer.module_for(x)(x)
 
 

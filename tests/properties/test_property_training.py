@@ -92,8 +92,11 @@ def test_gradients_are_finite_and_reach_everything(layer, training):
         assert parameter.grad.isfinite().all(), name
 
 
-CHECKED = """linear-elements leaky-relu activation-tanh block-layer block-instance-detached block-batch batch-norm
-    batch-norm-log max-pool edge-conv-cross invariant-mlp-mean invariant-orthonormal invariant-gram""".split()
+CHECKED = {
+    *("linear-elements", "leaky-relu", "activation-tanh", "batch-norm", "batch-norm-log", "max-pool"),
+    *("block-batch", "block-layer", "block-instance-detached", "edge-conv-cross"),
+    *("invariant-mlp-mean", "invariant-orthonormal", "invariant-gram"),
+}
 
 
 @pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer.name in CHECKED], ids=str)
@@ -109,7 +112,7 @@ def test_gradients_are_right(layer):
 
 
 def test_checked_layers_exist():
-    assert set(CHECKED) <= {layer.name for layer in LAYERS}
+    assert {layer.name for layer in LAYERS} >= CHECKED
 
 
 @pytest.mark.parametrize("mode", ["norm", "log"])

@@ -58,7 +58,7 @@ def _knn(x: Tensor, k: int, include_self: bool) -> Tensor:
         distances = _distances(queries, x)
         diagonal = torch.arange(queries.shape[1], device=x.device)
         distances[:, diagonal, start + diagonal] = own
-        blocks.append(_select(distances, k, _length(queries), _tolerance(x.dtype)))
+        blocks.append(_select(distances, k, _length(queries), tie_tolerance(x.dtype)))
     nearest = order.unsqueeze(1).expand(-1, points, -1).gather(2, torch.cat(blocks, dim=1))
     return torch.empty_like(nearest).scatter_(1, order.unsqueeze(-1).expand_as(nearest), nearest)
 
@@ -78,7 +78,8 @@ def _length(x: Tensor) -> Tensor:
     return x.square().sum(-1, keepdim=True).sqrt()
 
 
-def _tolerance(dtype: torch.dtype) -> float:
+def tie_tolerance(dtype: torch.dtype) -> float:
+    """Relative difference up to which two numbers of this precision are a tie."""
     return TIE_ULPS * torch.finfo(dtype).eps
 
 
@@ -91,7 +92,7 @@ def _runs(ascending: Tensor, tolerance: Tensor) -> Tensor:
 def _canonical_order(x: Tensor) -> Tensor:
     """Order the points by distance from the origin, those equally far by index."""
     length, order = _length(x).squeeze(-1).sort(dim=-1)
-    return _by_index(_runs(length, _tolerance(x.dtype) * length[..., 1:]), order, x.shape[1])
+    return _by_index(_runs(length, tie_tolerance(x.dtype) * length[..., 1:]), order, x.shape[1])
 
 
 def _by_index(run: Tensor, index: Tensor, points: int) -> Tensor:
@@ -182,7 +183,7 @@ def farthest_points(x: Float[Tensor, "batch points dim"], n: int) -> Int[Tensor,
     x = _coordinates(x)
     order = _canonical_order(x)
     x = x.gather(1, order.unsqueeze(-1).expand_as(x))
-    tolerance = _tolerance(x.dtype) * _length(x).amax(1)
+    tolerance = tie_tolerance(x.dtype) * _length(x).amax(1)
     distance = _length(x - x.mean(1, keepdim=True)).squeeze(-1)
     nearest = torch.full_like(distance, torch.inf)
     every = torch.arange(x.shape[0], device=x.device)

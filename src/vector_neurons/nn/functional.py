@@ -4,8 +4,9 @@ Letters as in the paper: `q` a feature, `k` its direction. All functions work at
 in every dimension. Sums of squares and divisions are carried out in float32 at least, also under autocast.
 
 Divisions by a length have no additive eps, which would be right at one scale only. Instead, a vector shorter than a
-thousandth of the RMS length of its list (the channels it stands among) counts as that long: its direction is mostly
-rounding, and the bound keeps errors and gradients in check. Everything longer follows the equation exactly, equations
+thousandth of what is usual counts as that long: its direction is mostly rounding, and the bound keeps errors and
+gradients in check. Usual is the RMS length of the list it stands in (directions), the channel's typical length (batch
+norm), the RMS length of the sample (layer and instance norm). Everything longer follows the equation exactly, equations
 commute with scaling, and zero vectors give zero.
 """
 
@@ -16,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..geometry.neighbours import tie_tolerance
 from ..typing import Directions, Frames, Scalars, Vectors
 
 Scalar = Callable[[Tensor], Tensor]
@@ -92,28 +94,36 @@ def mean_pool(x: Float[Tensor, "... elements dim channels"]) -> Vectors:
 
 
 def max_pool(x: Float[Tensor, "... elements dim channels"], k: Directions) -> Vectors:
-    """VN-Max: in each channel, the vector of the element that agrees most with its own direction, `max ⟨k_n, x_n⟩`."""
-    best = (_wide(x) * _wide(k)).sum(-2, keepdim=True).argmax(dim=-3, keepdim=True)
+    """VN-Max: in each channel, the vector of the element that agrees most with its own direction, `max ⟨k_n, x_n⟩`.
+
+    As with neighbours, agreements equal to within rounding are ties, and the first element wins.
+    """
+    agreement = (_wide(x) * _wide(k)).sum(-2, keepdim=True)
+    tolerance = tie_tolerance(agreement.dtype) * agreement.abs().amax(-3, keepdim=True)
+    best = (agreement >= agreement.amax(-3, keepdim=True) - tolerance).int().argmax(dim=-3, keepdim=True)
     return x.gather(-3, best.expand(*x.shape[:-3], 1, *x.shape[-2:])).squeeze(-3)
 
 
-def batch_norm(x: Vectors, normalise: Scalar, *, log: bool = False, eps: float | None = None) -> Vectors:
+def batch_norm(
+    x: Vectors,
+    normalise: Scalar,
+    *,
+    typical: Scalar | None = None,
+    log: bool = False,
+    eps: float = 0.0,
+) -> Vectors:
     """VN-BatchNorm: `normalise` (an ordinary batch norm on `(M, C)`) acts on lengths, directions stay: `x N' / N`.
 
     A length normalised below zero flips its vector. `log=True` is the supplement's form, `x exp(N') / N` with
-    `N' = normalise(log N)`, which cannot flip. A number as `eps` is added to N as the authors' code does, in place of
-    the relative bound.
+    `N' = normalise(log N)`, which cannot flip. `typical` tells each channel's typical length from all lengths `(M, C)`:
+    vectors below a thousandth of it count as that long. `eps` is added to N as the authors' code does.
     """
-    squares = squared_norm(x)
-    if eps is None:
-        length, bounded = _positive(squares).sqrt(), _bounded(squares).sqrt()
-    else:
-        length = bounded = _positive(squares).sqrt() + eps
+    length = (norm(x) + eps).flatten(0, -2)
+    bounded = length if typical is None else length.maximum(RELATIVE_FLOOR * typical(length))
     # Logarithms see the bounded length: a zero vector must not drag the statistics to minus infinity.
-    seen = bounded.log() if log else length
-    changed = normalise(seen.flatten(0, -2)).view_as(seen)
-    ratio = _wide(changed.exp() if log else changed) / bounded
-    return (_wide(x) * ratio.unsqueeze(-2)).to(x.dtype)
+    changed = normalise(bounded.log()).exp() if log else normalise(length)
+    ratio = (_wide(changed) / bounded).view(*x.shape[:-2], 1, x.shape[-1])
+    return (_wide(x) * ratio).to(x.dtype)
 
 
 def layer_norm(x: Vectors, weight: Float[Tensor, " channels"] | None = None, *, eps: float = 1e-5) -> Vectors:
@@ -135,8 +145,11 @@ def _standardise(x: Tensor, dims: list[int], weight: Tensor | None, eps: float) 
     centred = wide - wide.mean(dims, keepdim=True)
     spread = squared_norm(centred).unsqueeze(-2).mean(dims, keepdim=True)
     # Relative to the size before centring: commutes with scaling, and equal vectors give 0, not amplified rounding.
-    spread = spread + eps * squared_norm(wide).unsqueeze(-2).mean(dims, keepdim=True)
-    result = centred * _positive(spread).rsqrt()
+    squares = squared_norm(wide).unsqueeze(-2)
+    spread = spread + eps * squares.mean(dims, keepdim=True)
+    # A list that is all rounding, where neighbours cancel, stays small beside the rest of its sample.
+    sample = squares.mean(list(range(1, x.ndim)), keepdim=True)
+    result = centred * _positive(spread.maximum(RELATIVE_FLOOR**2 * sample)).rsqrt()
     return (result if weight is None else result * weight).to(x.dtype)
 
 
@@ -150,12 +163,14 @@ def read_in_frame(x: Vectors, frame: Frames) -> Float[Tensor, "... invariants"]:
     return invariant_product(x, frame).flatten(-2)
 
 
-def orthonormal_frame(x: Float[Tensor, "... 3 2"]) -> Float[Tensor, "... 3 3"]:
+def orthonormal_frame(x: Float[Tensor, "... dim 2"]) -> Float[Tensor, "... 3 3"]:
     """Right-handed orthonormal frame from two vectors, by Gram-Schmidt and their cross product (SO(3), not O(3)).
 
     Where the two are parallel there is no frame: the second and third vector then shrink to zero, instead of
     pointing where rounding points.
     """
+    if x.shape[-2] != 3:
+        raise ValueError(f"orthonormal frames use a cross product, which is 3-D only, got {tuple(x.shape)}")
     first, second = _wide(x).unbind(-1)
     size = norm(second.unsqueeze(-1))
     first = first / norm(first.unsqueeze(-1))

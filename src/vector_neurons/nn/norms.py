@@ -36,7 +36,14 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Vectors) -> Vectors:
         check_vectors(self, x, self.bn.num_features, rank=3)
-        return VF.batch_norm(x, self.normalise, log=self.mode == "log")
+        return VF.batch_norm(x, self.normalise, typical=self.typical, log=self.mode == "log")
+
+    def typical(self, lengths: Float[Tensor, "elements channels"]) -> Float[Tensor, " channels"]:
+        """Each channel's mean length: of the batch in training, of the past in evaluation."""
+        if self.training or self.bn.running_mean is None:
+            return lengths.detach().mean(0)
+        past = self.bn.running_mean.to(lengths.dtype)
+        return past.exp() if self.mode == "log" else past
 
     def normalise(self, lengths: Float[Tensor, "elements channels"]) -> Float[Tensor, "elements channels"]:
         """Normalise the lengths in the precision the statistics are held in."""

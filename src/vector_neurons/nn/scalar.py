@@ -156,6 +156,9 @@ class MLP(MLPBase):
 class Dropout(nn.Dropout):
     """The ordinary dropout."""
 
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__(p)
+
 
 class MeanPool(nn.Module):
     """Mean over the axis before the channels: points of a cloud (global) or neighbours of a point (local)."""
