@@ -100,7 +100,9 @@ def max_pool(x: Float[Tensor, "... elements dim channels"], k: Directions) -> Ve
     """
     agreement = (_wide(x) * _wide(k)).sum(-2, keepdim=True)
     tolerance = tie_tolerance(agreement.dtype) * agreement.abs().amax(-3, keepdim=True)
-    best = (agreement >= agreement.amax(-3, keepdim=True) - tolerance).int().argmax(dim=-3, keepdim=True)
+    # NaN is chosen too, as by torch's own maximum: it must not be hidden.
+    good = (agreement >= agreement.amax(-3, keepdim=True) - tolerance) | agreement.isnan()
+    best = good.int().argmax(dim=-3, keepdim=True)
     return x.gather(-3, best.expand(*x.shape[:-3], 1, *x.shape[-2:])).squeeze(-3)
 
 
