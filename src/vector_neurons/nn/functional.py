@@ -99,7 +99,8 @@ def max_pool(x: Float[Tensor, "... elements dim channels"], k: Directions) -> Ve
     As with neighbours, agreements equal to within rounding are ties, and the first element wins.
     """
     agreement = (_wide(x) * _wide(k)).sum(-2, keepdim=True)
-    tolerance = tie_tolerance(agreement.dtype) * agreement.abs().amax(-3, keepdim=True)
+    sizes = (squared_norm(x) * squared_norm(k)).sqrt().unsqueeze(-2)
+    tolerance = tie_tolerance(agreement.dtype) * sizes.amax(-3, keepdim=True)
     # NaN is chosen too, as by torch's own maximum: it must not be hidden.
     good = (agreement >= agreement.amax(-3, keepdim=True) - tolerance) | agreement.isnan()
     best = good.int().argmax(dim=-3, keepdim=True)

@@ -19,7 +19,7 @@ class BatchNorm(nn.Module):
     `mode="log"` normalises logarithms of lengths, so that no vector is flipped. `bn` is torch's own `BatchNorm1d`, held
     and not subclassed: running statistics, `SyncBatchNorm.convert_sync_batchnorm` and checkpoints work as usual.
     It starts with lengths spread by 0.4 about 1: torch's start, by 1 about 0, flips half of all vectors. The running
-    statistics start at the same values, so that an untrained layer in evaluation mode is the identity.
+    statistics start at the same values: untrained, in evaluation mode, it leaves vectors of ordinary length alone.
     """
 
     def __init__(self, channels: int, *, mode: Literal["norm", "log"] = "norm", momentum: float | None = 0.1) -> None:

@@ -186,8 +186,9 @@ class MeanPool(nn.Module):
 
 
 class MaxPool(nn.Module):
-    """VN-Max over the axis before the vectors: per channel, the vector best aligned with its learned direction.
+    """VN-Max over the axis before the vectors: per channel, the vector best aligned with its direction `W V`.
 
+    As in the paper, `W` only decides which vector is taken, and a choice has no gradient: it stays as initialised.
     With `elements=K` each of the K neighbours has a direction matrix of its own (the supplement's `W_k`).
     """
 

@@ -59,7 +59,8 @@ class EquivarianceTests:
 
     def test_gradients_are_finite(self) -> None:
         """No gradient of a parameter or an input is NaN or infinite."""
-        module, inputs = self.module().train(), self._inputs()
+        module = self.module().train()
+        inputs = [x.detach().clone() if isinstance(x, Tensor) else x for x in self._inputs()]
         leaves = [(f"input {i}", x) for i, x in enumerate(inputs) if isinstance(x, Tensor) and x.is_floating_point()]
         for _, x in leaves:
             x.requires_grad_()
