@@ -11,7 +11,7 @@
 from collections.abc import Callable
 from typing import Literal, TypedDict
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Points = Float[Tensor, "*batch points dim"]
@@ -20,6 +20,7 @@ Directions = Float[Tensor, "... dim #channels"]  # one for each channel, or one 
 Scalars = Float[Tensor, "... channels"]
 Frames = Float[Tensor, "... dim vectors"]
 Matrices = Float[Tensor, "*batch dim dim"]
+Mask = Bool[Tensor, "batch points"]  # True where a point exists; False where a shorter cloud was padded
 Neighbours = Int[Tensor, "batch points neighbours"]
 
 Neurons = Literal["vector", "scalar"]
@@ -37,12 +38,14 @@ class BlockOptions(TypedDict, total=False):
     slope: float
     activation: Callable[[Tensor], Tensor] | None
     shared_direction: bool
+    eps: float | None
 
 
 __all__ = [
     "BlockOptions",
     "Directions",
     "Frames",
+    "Mask",
     "Matrices",
     "Neighbours",
     "Neurons",

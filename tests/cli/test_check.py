@@ -55,7 +55,7 @@ def vn(monkeypatch, capsys):
 def test_a_good_module_passes(vn, file):
     code, out, _ = vn("check", f"{file}:Good", "--gives", "scalars")
     assert code == 0
-    assert "edge.block.linear" in out
+    assert "edge.blocks.0.linear" in out
     assert "SO3-equivariant" in out
 
 

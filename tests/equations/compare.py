@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import vector_neurons as vn
+from vector_neurons.nn.shared import NoNorm
 
 from . import transcription as paper
 
@@ -59,7 +60,7 @@ def assert_same(actual, expected):
 
 def norm_of(layer, batch):
     """The transcription of a norm layer, over the elements of `batch` samples."""
-    if isinstance(layer, nn.Identity):
+    if isinstance(layer, NoNorm):
         return lambda elements: elements
     if isinstance(layer, vn.BatchNorm):
         scale, shift = layer.bn.weight.tolist(), layer.bn.bias.tolist()

@@ -59,11 +59,14 @@ def test_local_max_pool_in_primal_space():
 
 
 def edge_conv(conv, x, graphs):
-    parts = conv.block.linear.weight.split(conv.in_channels, 1), conv.block.direction.weight.split(conv.in_channels, 1)
+    parts = (
+        conv.blocks[0].linear.weight.split(conv.in_channels, 1),
+        conv.blocks[0].direction.weight.split(conv.in_channels, 1),
+    )
     feature, direction = [[part.tolist() for part in side] for side in parts]
     pool = paper.mean_pool if isinstance(conv.pool, vn.MeanPool) else pooled_by(conv.pool.direction.weight)
-    norm = norm_of(conv.block.norm, len(x))
-    new = paper.edge_conv(sets(x), graphs, feature, direction, norm, conv.block.slope, pool)
+    norm = norm_of(conv.blocks[0].norm, len(x))
+    new = paper.edge_conv(sets(x), graphs, feature, direction, norm, conv.blocks[0].slope, pool)
     return vectors([V for cloud in new for V in cloud], x.shape[:2])
 
 
@@ -88,11 +91,11 @@ def test_edge_conv_in_primal_space():
 
 def test_edge_conv_with_detached_bend():
     x, conv = draw(2, 6, 3, 2), randomised(vn.EdgeConv(2, 4, 3, norm="none", nonlinearity="detached", slope=0.0))
-    theta, phi = [part.tolist() for part in conv.block.linear.weight.split(2, 1)]
+    theta, phi = [part.tolist() for part in conv.blocks[0].linear.weight.split(2, 1)]
     expected = []
     for cloud in sets(x):
         for n, group in enumerate(paper.nearest(cloud, 3, True)):
             Q = [paper.edge_map(cloud[m], cloud[n], [theta, phi]) for m in group]
-            K = [paper.linear(q, conv.block.direction.weight.tolist()) for q in Q]
+            K = [paper.linear(q, conv.blocks[0].direction.weight.tolist()) for q in Q]
             expected.append(paper.mean_pool([paper.bend(q, k, 0.0) for q, k in zip(Q, K, strict=True)]))
     assert_same(conv(x), vectors(expected, (2, 6)))

@@ -178,7 +178,7 @@ def test_report_in_other_groups(group):
     torch.manual_seed(0)
     network = nn.Sequential(vn.EdgeConv(4, 6, k=4, cross=group == "O3"), vn.Linear(6, 6, elements=24))
     found = report(network, VECTORS, "vectors", "vectors", group)
-    assert found.culprit.layer == {"O3": "0.block.linear", "permutation": "1"}[group]
+    assert found.culprit.layer == {"O3": "0.blocks.0.linear", "permutation": "1"}[group]
     assert found.cause == "architecture"
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..typing import Neighbours
+from ..typing import Mask, Neighbours
 
 # Distances closer than this many units of rounding, relative to the size of the numbers they come from, are equal.
 TIE_ULPS = 32
@@ -21,33 +21,37 @@ BLOCK_ELEMENTS = 2**23
 SPARE = 8
 
 
-def knn(x: Float[Tensor, "batch points *feature"], k: int, *, include_self: bool = True) -> Neighbours:
+def knn(
+    x: Float[Tensor, "batch points *feature"], k: int, *, include_self: bool = True, mask: Mask | None = None
+) -> Neighbours:
     """Indices `(B, N, k)` of the `k` nearest points of every point, nearest first.
 
     `x` is a cloud `(B, N, 3)` or any feature: trailing axes are taken as one Euclidean space, so vector features
     `(B, N, 3, C)` give a graph that is invariant to rotations. A point's own index comes first, as in the paper's code;
-    `include_self=False` leaves it out. Memory does not grow with N².
+    `include_self=False` leaves it out. Points where `mask` is False are nobody's neighbours. Memory does not
+    grow with N².
 
     >>> knn(torch.tensor([[[0.0], [1.0], [3.0]]]), k=2).tolist()
     [[[0, 1], [1, 0], [2, 1]]]
     """
     if x.ndim < 3:
         raise ValueError(f"knn needs (batch, points, ...), got {tuple(x.shape)}: add a batch axis with x[None]")
-    indices: Tensor = _knn(_coordinates(x).flatten(2), k, include_self)
+    indices: Tensor = _knn(_coordinates(x).flatten(2), k, include_self, mask)
     return indices
 
 
 # One opaque operator: its loop over blocks and its rare branches stay out of compiled and exported graphs.
 @torch.library.custom_op("vector_neurons::knn", mutates_args=())
-def _knn(x: Tensor, k: int, include_self: bool) -> Tensor:
+def _knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
     batch, points, _ = x.shape
-    available = points if include_self else points - 1
+    present = points if mask is None else int(mask.sum(1).min())
+    available = present if include_self else present - 1
     if not 1 <= k <= available:
         others = "" if include_self else " other"
         raise ValueError(
             f"k={k} neighbours asked of a cloud with {available}{others} points: need 1 <= k <= {available}"
         )
-    order = _canonical_order(x)
+    order = _canonical_order(x, mask)
     x = x.gather(1, order.unsqueeze(-1).expand_as(x))  # from here on, ties go to the lower index
     rows = max(1, BLOCK_ELEMENTS // (batch * points))
     # The own index is forced to the front (or out): among duplicated points its distance 0 is not unique.
@@ -56,6 +60,8 @@ def _knn(x: Tensor, k: int, include_self: bool) -> Tensor:
     for start in range(0, points, rows):
         queries = x[:, start : start + rows]
         distances = _distances(queries, x)
+        if mask is not None:
+            distances.masked_fill_(~mask.gather(1, order).unsqueeze(1), torch.inf)
         diagonal = torch.arange(queries.shape[1], device=x.device)
         distances[:, diagonal, start + diagonal] = own
         blocks.append(_select(distances, k, _length(queries), tie_tolerance(x.dtype)))
@@ -64,7 +70,7 @@ def _knn(x: Tensor, k: int, include_self: bool) -> Tensor:
 
 
 @_knn.register_fake
-def _(x: Tensor, k: int, include_self: bool) -> Tensor:
+def _(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
     return x.new_empty((x.shape[0], x.shape[1], k), dtype=torch.int64)
 
 
@@ -89,9 +95,12 @@ def _runs(ascending: Tensor, tolerance: Tensor) -> Tensor:
     return torch.nn.functional.pad(jump.long().cumsum(-1), (1, 0))
 
 
-def _canonical_order(x: Tensor) -> Tensor:
-    """Order the points by distance from the origin, those equally far by index."""
-    length, order = _length(x).squeeze(-1).sort(dim=-1)
+def _canonical_order(x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Order the points by distance from the origin, those equally far by index, those that are only padding last."""
+    length = _length(x).squeeze(-1)
+    if mask is not None:
+        length = length.masked_fill(~mask, torch.finfo(length.dtype).max)  # finite: inf - inf is not a number
+    length, order = length.sort(dim=-1)
     return _by_index(_runs(length, tie_tolerance(x.dtype) * length[..., 1:]), order, x.shape[1])
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..geometry.neighbours import tie_tolerance
-from ..typing import Directions, Frames, Scalars, Vectors
+from ..typing import Directions, Frames, Mask, Scalars, Vectors
 
 Scalar = Callable[[Tensor], Tensor]
 
@@ -88,20 +88,33 @@ def activation(q: Vectors, k: Directions, h: Scalar, *, signed: bool = True) -> 
     return torch.addcmul(wide, image - p, unit).to(q.dtype)
 
 
-def mean_pool(x: Float[Tensor, "... elements dim channels"]) -> Vectors:
+def masked_mean(x: Float[Tensor, "batch *shape"], dims: list[int], mask: Mask | None) -> Float[Tensor, "batch *mean"]:
+    """Mean over `dims`, kept with size 1, of what exists: where `mask` is False nothing counts."""
+    if mask is None:
+        return x.mean(dims, keepdim=True)
+    present = mask.view(*mask.shape, *[1] * (x.ndim - 2))
+    total = x.where(present, 0).sum(dims, keepdim=True)
+    return total / present.expand_as(x).sum(dims, keepdim=True).to(x.dtype)
+
+
+def mean_pool(x: Float[Tensor, "... elements dim channels"], mask: Mask | None = None) -> Vectors:
     """Mean over the axis before the vectors: points of a cloud, or neighbours of a point."""
-    return x.mean(dim=-3)
+    return masked_mean(x, [-3], mask).squeeze(-3)
 
 
-def max_pool(x: Float[Tensor, "... elements dim channels"], k: Directions) -> Vectors:
+def max_pool(x: Float[Tensor, "... elements dim channels"], k: Directions, mask: Mask | None = None) -> Vectors:
     """VN-Max: in each channel, the vector of the element that agrees most with its own direction, `max ⟨k_n, x_n⟩`.
 
     As with neighbours, agreements equal to within rounding are ties, and the first element wins.
     """
+    if mask is not None:
+        k = k.where(mask[..., None, None], 0)
     agreement = (_wide(x) * _wide(k)).sum(-2, keepdim=True)
     sizes = (squared_norm(x) * squared_norm(k)).sqrt().unsqueeze(-2)
     tolerance = tie_tolerance(agreement.dtype) * sizes.amax(-3, keepdim=True)
     # NaN is chosen too, as by torch's own maximum: it must not be hidden.
+    if mask is not None:
+        agreement = agreement.masked_fill(~mask[..., None, None], -torch.inf)
     good = (agreement >= agreement.amax(-3, keepdim=True) - tolerance) | agreement.isnan()
     best = good.int().argmax(dim=-3, keepdim=True)
     return x.gather(-3, best.expand(*x.shape[:-3], 1, *x.shape[-2:])).squeeze(-3)
@@ -129,29 +142,34 @@ def batch_norm(
     return (_wide(x) * ratio).to(x.dtype)
 
 
-def layer_norm(x: Vectors, weight: Float[Tensor, " channels"] | None = None, *, eps: float = 1e-5) -> Vectors:
+def layer_norm(
+    x: Vectors, weight: Float[Tensor, " channels"] | None = None, *, eps: float = 1e-5, mask: Mask | None = None
+) -> Vectors:
     """Normalise the channel vectors of each element: mean vector 0, mean squared length 1."""
-    return _standardise(x, [-1], weight, eps)
+    return _standardise(x, [-1], weight, eps, mask)
 
 
-def instance_norm(x: Vectors, weight: Float[Tensor, " channels"] | None = None, *, eps: float = 1e-5) -> Vectors:
+def instance_norm(
+    x: Vectors, weight: Float[Tensor, " channels"] | None = None, *, eps: float = 1e-5, mask: Mask | None = None
+) -> Vectors:
     """Normalise each channel over the elements of one sample (all axes between batch and vectors)."""
     if x.ndim < 4:
         raise ValueError(f"instance norm needs elements to normalise over, (B, N, 3, C), got {tuple(x.shape)}")
-    return _standardise(x, list(range(1, x.ndim - 2)), weight, eps)
+    return _standardise(x, list(range(1, x.ndim - 2)), weight, eps, mask)
 
 
-def _standardise(x: Tensor, dims: list[int], weight: Tensor | None, eps: float) -> Tensor:
+def _standardise(x: Tensor, dims: list[int], weight: Tensor | None, eps: float, mask: Tensor | None) -> Tensor:
     # The mean of vectors of one sample turns with the sample, so subtracting it is allowed (across a batch it is not);
     # so does their spread, one number: a spread for each coordinate would pick out axes.
     wide = _wide(x)
-    centred = wide - wide.mean(dims, keepdim=True)
-    spread = squared_norm(centred).unsqueeze(-2).mean(dims, keepdim=True)
+    among = None if dims == [-1] else mask  # what an element's own channels are needs no mask
+    centred = wide - masked_mean(wide, dims, among)
+    spread = masked_mean(squared_norm(centred).unsqueeze(-2), dims, among)
     # Relative to the size before centring: commutes with scaling, and equal vectors give 0, not amplified rounding.
     squares = squared_norm(wide).unsqueeze(-2)
-    spread = spread + eps * squares.mean(dims, keepdim=True)
+    spread = spread + eps * masked_mean(squares, dims, among)
     # A list that is all rounding, where neighbours cancel, stays small beside the rest of its sample.
-    sample = squares.mean(list(range(1, x.ndim)), keepdim=True)
+    sample = masked_mean(squares, list(range(1, x.ndim)), mask)
     result = centred * _positive(spread.maximum(RELATIVE_FLOOR**2 * sample)).rsqrt()
     return (result if weight is None else result * weight).to(x.dtype)
 

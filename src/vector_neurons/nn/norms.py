@@ -5,12 +5,13 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..typing import Norm, Vectors
+from ..typing import Mask, Norm, Vectors
 from . import functional as VF
 from .checks import check_vectors
+from .shared import NoNorm, masked_batch_norm, rows_of
 
 
 class BatchNorm(nn.Module):
@@ -20,13 +21,21 @@ class BatchNorm(nn.Module):
     and not subclassed: running statistics, `SyncBatchNorm.convert_sync_batchnorm` and checkpoints work as usual.
     It starts with lengths spread by 0.4 about 1: torch's start, by 1 about 0, flips half of all vectors. The running
     statistics start at the same values: untrained, in evaluation mode, it leaves vectors of ordinary length alone.
+    `eps` is the authors' addition to every length (1e-6), in place of the bound on short ones.
     """
 
-    def __init__(self, channels: int, *, mode: Literal["norm", "log"] = "norm", momentum: float | None = 0.1) -> None:
+    def __init__(
+        self,
+        channels: int,
+        *,
+        mode: Literal["norm", "log"] = "norm",
+        momentum: float | None = 0.1,
+        eps: float | None = None,
+    ) -> None:
         super().__init__()
         if mode not in ("norm", "log"):
             raise ValueError(f'unknown batch norm mode {mode!r}: choose "norm" or "log"')
-        self.mode = mode
+        self.mode, self.eps = mode, eps
         self.bn = nn.BatchNorm1d(channels, momentum=momentum)
         spread, middle = 0.4, 1.0 if mode == "norm" else 0.0
         nn.init.constant_(self.bn.weight, spread)
@@ -34,21 +43,23 @@ class BatchNorm(nn.Module):
         self.bn.get_buffer("running_var").fill_(spread**2 - self.bn.eps)
         self.bn.get_buffer("running_mean").fill_(middle)
 
-    def forward(self, x: Vectors) -> Vectors:
+    def forward(self, x: Vectors, mask: Mask | None = None) -> Vectors:
         check_vectors(self, x, self.bn.num_features, rank=3)
-        return VF.batch_norm(x, self.normalise, typical=self.typical, log=self.mode == "log")
+        rows = rows_of(mask, x.shape[:-2])
+        normalise = partial(masked_batch_norm, self.bn, mask=rows)
+        log = self.mode == "log"
+        if self.eps is not None:
+            return VF.batch_norm(x, normalise, log=log, eps=self.eps)
+        return VF.batch_norm(x, normalise, typical=partial(self.typical, mask=rows), log=log)
 
-    def typical(self, lengths: Float[Tensor, "elements channels"]) -> Float[Tensor, " channels"]:
+    def typical(
+        self, lengths: Float[Tensor, "elements channels"], mask: Bool[Tensor, " elements"] | None = None
+    ) -> Float[Tensor, " channels"]:
         """Each channel's mean length: of the batch in training, of the past in evaluation."""
         if self.training or self.bn.running_mean is None:
-            return lengths.detach().mean(0)
+            return (lengths if mask is None else lengths[mask]).detach().mean(0)
         past = self.bn.running_mean.to(lengths.dtype)
         return past.exp() if self.mode == "log" else past
-
-    def normalise(self, lengths: Float[Tensor, "elements channels"]) -> Float[Tensor, "elements channels"]:
-        """Normalise the lengths in the precision the statistics are held in."""
-        normalised: Tensor = self.bn(lengths.to(self.bn.weight.dtype))
-        return normalised
 
     def extra_repr(self) -> str:
         return f"mode={self.mode!r}"
@@ -64,9 +75,9 @@ class _Standardise(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(channels))
 
-    def forward(self, x: Vectors) -> Vectors:
+    def forward(self, x: Vectors, mask: Mask | None = None) -> Vectors:
         check_vectors(self, x, len(self.weight))
-        return type(self).function(x, self.weight, eps=self.eps)
+        return type(self).function(x, self.weight, eps=self.eps, mask=mask)
 
     def extra_repr(self) -> str:
         return f"{len(self.weight)}, eps={self.eps}"
@@ -89,5 +100,5 @@ NORMS: dict[Norm, Callable[[int], nn.Module]] = {
     "log-batch": partial(BatchNorm, mode="log"),
     "layer": LayerNorm,
     "instance": InstanceNorm,
-    "none": nn.Identity,
+    "none": NoNorm,
 }

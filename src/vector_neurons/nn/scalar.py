@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from ..geometry.neighbours import edge_features
 from ..geometry.sampling import center
-from ..typing import BlockOptions, Nonlinearity, Norm, Points, Pool, Scalars
+from ..typing import BlockOptions, Mask, Nonlinearity, Norm, Points, Pool, Scalars
 from .checks import check_scalars
-from .shared import EdgeConvBase, MLPBase
+from .functional import masked_mean
+from .shared import EdgeConvBase, MLPBase, NoNorm, masked_batch_norm, rows_of
 
 NewScalars = Float[Tensor, "... out"]
 
@@ -83,14 +84,21 @@ class Activation(nn.Module):
 class BatchNorm(nn.Module):
     """Batch norm over every axis but the channels, at any rank."""
 
-    def __init__(self, channels: int, *, mode: Literal["norm", "log"] = "norm", momentum: float | None = 0.1) -> None:
+    def __init__(
+        self,
+        channels: int,
+        *,
+        mode: Literal["norm", "log"] = "norm",
+        momentum: float | None = 0.1,
+        eps: float | None = None,
+    ) -> None:
         super().__init__()
         self.bn = nn.BatchNorm1d(channels, momentum=momentum)
 
-    def forward(self, x: Scalars) -> Scalars:
+    def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
         check_scalars(self, x, self.bn.num_features, rank=2)
-        normalised: Tensor = self.bn(x.flatten(0, -2))
-        return normalised.view_as(x)
+        normalised = masked_batch_norm(self.bn, x.flatten(0, -2), rows_of(mask, x.shape[:-1]))
+        return normalised.view_as(x).to(x.dtype)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -99,18 +107,25 @@ class LayerNorm(nn.LayerNorm):
     def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
         super().__init__(channels, eps=eps)
 
+    def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
+        return super().forward(x)
+
 
 class InstanceNorm(nn.Module):
     """Each sample's channels get mean 0 and variance 1 over the elements (all axes between batch and channels)."""
 
     def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
         super().__init__()
-        self.norm = nn.InstanceNorm1d(channels, eps=eps, affine=True)
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
 
-    def forward(self, x: Scalars) -> Scalars:
-        check_scalars(self, x, self.norm.num_features, rank=3)
-        normalised: Tensor = self.norm(x.flatten(1, -2).mT)
-        return normalised.mT.reshape(x.shape)
+    def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
+        check_scalars(self, x, len(self.weight), rank=3)
+        elements = list(range(1, x.ndim - 1))
+        centred = x - masked_mean(x, elements, mask)
+        variance = masked_mean(centred.square(), elements, mask)
+        return centred * (variance + self.eps).rsqrt() * self.weight + self.bias
 
 
 NORMS: dict[Norm, Callable[[int], nn.Module]] = {
@@ -118,7 +133,7 @@ NORMS: dict[Norm, Callable[[int], nn.Module]] = {
     "log-batch": partial(BatchNorm, mode="log"),
     "layer": LayerNorm,
     "instance": InstanceNorm,
-    "none": nn.Identity,
+    "none": NoNorm,
 }
 
 
@@ -135,16 +150,19 @@ class Block(nn.Module):
         slope: float = 0.2,
         activation: Callable[[Tensor], Tensor] | None = None,
         shared_direction: bool = False,
+        eps: float | None = None,
+        bias: bool | None = None,
     ) -> None:
         super().__init__()
         if norm not in NORMS:
             raise ValueError(f"unknown norm {norm!r}: choose one of {', '.join(NORMS)}")
-        self.linear = Linear(in_channels, out_channels, bias=norm == "none")  # a norm removes or brings its own shift
+        # A norm removes a bias, or brings its own: by default there is one only without norm.
+        self.linear = Linear(in_channels, out_channels, bias=norm == "none" if bias is None else bias)
         self.norm = NORMS[norm](out_channels)
         self.activation = activation or nn.LeakyReLU(slope)
 
-    def forward(self, x: Scalars) -> NewScalars:
-        return self.activation(self.norm(self.linear(x)))
+    def forward(self, x: Scalars, mask: Mask | None = None) -> NewScalars:
+        return self.activation(self.norm(self.linear(x), mask))
 
 
 class MLP(MLPBase):
@@ -167,9 +185,9 @@ class MeanPool(nn.Module):
         super().__init__()
         self.channels = channels
 
-    def forward(self, x: Scalars) -> Scalars:
+    def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
         check_scalars(self, x, self.channels, rank=3)
-        return x.mean(dim=-2)
+        return masked_mean(x, [-2], mask).squeeze(-2)
 
 
 class MaxPool(nn.Module):
@@ -179,9 +197,9 @@ class MaxPool(nn.Module):
         super().__init__()
         self.channels = channels
 
-    def forward(self, x: Scalars) -> Scalars:
+    def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
         check_scalars(self, x, self.channels, rank=3)
-        return x.amax(dim=-2)
+        return (x if mask is None else x.masked_fill(~mask.unsqueeze(-1), -torch.inf)).amax(dim=-2)
 
 
 POOLS: dict[Pool, type[nn.Module]] = {"mean": MeanPool, "max": MaxPool}
@@ -193,7 +211,7 @@ class EdgeConv(EdgeConvBase):
     `cross` takes the channels for coordinates of vectors, `(3, C)`, and adds their products `x_m × x_n`.
     """
 
-    block_type, pools = Block, POOLS
+    block, pools = Block, POOLS
 
     def check(self, x: Tensor) -> None:
         check_scalars(self, x, self.in_channels, rank=3)
@@ -223,7 +241,16 @@ class Invariant(nn.Module):
         super().__init__()
         self.out_channels = channels
 
-    def forward(self, x: Scalars) -> Scalars:
+    def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
+        return x
+
+    def with_frame(self, x: Scalars, mask: Mask | None = None) -> tuple[Scalars, None]:
+        """Give the scalars, and no frame."""
+        return x, None
+
+    @staticmethod
+    def read(x: Scalars, frame: None) -> Scalars:
+        """Pass further scalars on."""
         return x
 
 

@@ -1,15 +1,44 @@
-"""What vector and scalar neurons have in common, written once over a kit's own `Linear`, `Block` and pools."""
+"""What vector and scalar neurons have in common, written once over a kit's own `Linear`, `Block` and pools.
+
+A `mask` `(B, N)` says which points exist where clouds of different sizes stand in one batch; layers that look beyond
+one point (graphs, pools, means, statistics) take it.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar, Unpack
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
-from ..typing import BlockOptions, Neighbours, Pool
+from ..typing import BlockOptions, Mask, Neighbours, Pool
+
+
+class NoNorm(nn.Module):
+    """The norm `"none"`."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
+        return x
+
+
+def rows_of(mask: Mask | None, shape: Sequence[int]) -> Tensor | None:
+    """The mask of points, one entry for each of all the elements (edges, too) of `shape`."""
+    return None if mask is None else mask.view(*mask.shape, *[1] * (len(shape) - 2)).expand(shape).flatten()
+
+
+def masked_batch_norm(bn: nn.Module, rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Batch norm of `rows` `(M, C)`, its statistics learned from the rows that exist."""
+    rows = rows.to(next(bn.parameters()).dtype)
+    if mask is None or not bn.training:
+        normalised: Tensor = bn(rows)
+        return normalised
+    return torch.zeros_like(rows).masked_scatter(mask.unsqueeze(-1), bn(rows[mask]))
 
 
 class MLPBase(nn.Sequential):
@@ -24,17 +53,24 @@ class MLPBase(nn.Sequential):
         blocks = [self.block(a, b, **options) for a, b in pairwise(widths[:-1])]
         super().__init__(*blocks, self.linear(*widths[-2:]))
 
+    def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
+        *blocks, linear = self
+        for block in blocks:
+            x = block(x, mask)
+        last: Tensor = linear(x)
+        return last
+
 
 class EdgeConvBase(nn.Module, ABC):
     """Edges of a graph, a block on each, a pool over each point's neighbours."""
 
-    block_type: ClassVar[type[nn.Module]]
+    block: ClassVar[type[nn.Module]]
     pools: ClassVar[dict[Pool, type[nn.Module]]]
 
     def __init__(
         self,
         in_channels: int,
-        out_channels: int,
+        out_channels: int | Sequence[int],
         k: int = 20,
         *,
         cross: bool = False,
@@ -45,18 +81,28 @@ class EdgeConvBase(nn.Module, ABC):
         super().__init__()
         if k < 1:
             raise ValueError(f"an edge convolution needs k >= 1 neighbours, got {k}")
-        self.in_channels, self.out_channels, self.k = in_channels, out_channels, k
+        if pool not in self.pools:
+            raise ValueError(f"unknown pool {pool!r}: choose one of {', '.join(self.pools)}")
+        widths = [out_channels] if isinstance(out_channels, int) else list(out_channels)
+        self.in_channels, self.out_channels, self.k = in_channels, widths[-1], k
         self.cross, self.include_self = cross, include_self
-        self.block = self.block_type(in_channels * (3 if cross else 2), out_channels, **options)
-        self.pool = self.pools[pool](out_channels)
+        edge_channels = in_channels * (3 if cross else 2)
+        self.blocks = nn.ModuleList(self.block(a, b, **options) for a, b in pairwise([edge_channels, *widths]))
+        self.pool = self.pools[pool](self.out_channels)
 
     def forward(
-        self, x: Float[Tensor, "batch points *feature"], neighbours: Neighbours | None = None
+        self,
+        x: Float[Tensor, "batch points *feature"],
+        neighbours: Neighbours | None = None,
+        mask: Mask | None = None,
     ) -> Float[Tensor, "batch points *out"]:
         self.check(x)
         if neighbours is None:
-            neighbours = knn(x, self.k, include_self=self.include_self)
-        pooled: Tensor = self.pool(self.block(self.edges(x, neighbours)))
+            neighbours = knn(x, self.k, include_self=self.include_self, mask=mask)
+        edges = self.edges(x, neighbours)
+        for block in self.blocks:
+            edges = block(edges, mask)
+        pooled: Tensor = self.pool(edges)
         return pooled
 
     @abstractmethod

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..geometry.neighbours import edge_features
 from ..geometry.sampling import center
-from ..typing import BlockOptions, Frames, Nonlinearity, Norm, Points, Pool, Vectors
+from ..typing import BlockOptions, Frames, Mask, Nonlinearity, Norm, Points, Pool, Vectors
 from . import functional as VF
 from .checks import check_vectors
 from .norms import NORMS, BatchNorm, InstanceNorm, LayerNorm
@@ -114,6 +114,7 @@ class Block(nn.Module):
 
     `nonlinearity="built-in"` reads the direction from the block's *input* (`q = W V`, `k = U V`); `"detached"` from the
     normalised feature. The non-linearity is a leaky ReLU of `slope`, or any scalar function given as `activation`.
+    `eps` is the authors' absolute one (1e-6, in batch norm and leaky ReLU), for outputs identical to theirs.
     """
 
     def __init__(
@@ -126,26 +127,29 @@ class Block(nn.Module):
         slope: float = 0.2,
         activation: Callable[[Tensor], Tensor] | None = None,
         shared_direction: bool = False,
+        eps: float | None = None,
     ) -> None:
         super().__init__()
         if norm not in NORMS:
             raise ValueError(f"unknown norm {norm!r}: choose one of {', '.join(NORMS)}")
         if nonlinearity not in ("built-in", "detached"):
             raise ValueError(f'unknown nonlinearity {nonlinearity!r}: choose "built-in" or "detached"')
-        self.nonlinearity, self.slope, self.activation = nonlinearity, slope, activation
+        self.nonlinearity, self.slope, self.activation, self.eps = nonlinearity, slope, activation, eps
         self.linear = Linear(in_channels, out_channels)
         if activation is None:
             # Half of the vectors shrink to `slope` along one of three axes; this makes up for the lost squared length.
             self.linear.reset_parameters(gain=(1 - (1 - slope**2) / 6) ** -0.5)
         self.norm = NORMS[norm](out_channels)
+        if isinstance(self.norm, BatchNorm):
+            self.norm.eps = eps
         source = in_channels if nonlinearity == "built-in" else out_channels
         self.direction = Linear(source, 1 if shared_direction else out_channels)
 
-    def forward(self, x: Vectors) -> NewVectors:
-        q: Tensor = self.norm(self.linear(x))
+    def forward(self, x: Vectors, mask: Mask | None = None) -> NewVectors:
+        q: Tensor = self.norm(self.linear(x), mask)
         k = self.direction(x if self.nonlinearity == "built-in" else q)
         if self.activation is None:
-            return VF.leaky_relu(q, k, self.slope)
+            return VF.leaky_relu(q, k, self.slope, eps=self.eps)
         return VF.activation(q, k, self.activation)
 
     def extra_repr(self) -> str:
@@ -180,9 +184,9 @@ class MeanPool(nn.Module):
         super().__init__()
         self.channels = channels
 
-    def forward(self, x: Vectors) -> Vectors:
+    def forward(self, x: Vectors, mask: Mask | None = None) -> Vectors:
         check_vectors(self, x, self.channels, rank=4)
-        return VF.mean_pool(x)
+        return VF.mean_pool(x, mask)
 
 
 class MaxPool(nn.Module):
@@ -196,9 +200,9 @@ class MaxPool(nn.Module):
         super().__init__()
         self.direction = Linear(channels, channels, elements=elements)
 
-    def forward(self, x: Vectors) -> Vectors:
+    def forward(self, x: Vectors, mask: Mask | None = None) -> Vectors:
         check_vectors(self, x, self.direction.in_channels, rank=4)
-        return VF.max_pool(x, self.direction(x))
+        return VF.max_pool(x, self.direction(x), mask)
 
 
 POOLS: dict[Pool, type[nn.Module]] = {"mean": MeanPool, "max": MaxPool}
@@ -208,11 +212,12 @@ class EdgeConv(EdgeConvBase):
     """Edge convolution: `Block` on `[x_m - x_n, x_n]` of every edge, pooled over the neighbours m of n.
 
     The graph joins each point to its `k` nearest in the space of the features `x` `(B, N, 3, C)` themselves, unless
-    `neighbours` `(B, N, K)` is given: `knn(points, k)` for a graph in coordinates. `cross` adds the channels
-    `x_m × x_n` (3-D only, equivariant to SO(3) but not to reflections, and not to scaling).
+    `neighbours` `(B, N, K)` is given: `knn(points, k)` for a graph in coordinates. Several `out_channels` stack as many
+    blocks on each edge. `cross` adds the channels `x_m × x_n` (3-D only, equivariant to SO(3) but not to reflections,
+    and not to scaling).
     """
 
-    block_type, pools = Block, POOLS
+    block, pools = Block, POOLS
 
     def check(self, x: Tensor) -> None:
         check_vectors(self, x, self.in_channels, rank=4)
@@ -259,16 +264,16 @@ class Invariant(nn.Module):
         else:
             self.out_channels = channels if kind == "norm" else channels * (channels + 1) // 2
 
-    def forward(self, x: Vectors) -> Float[Tensor, "... invariants"]:
+    def forward(self, x: Vectors, mask: Mask | None = None) -> Float[Tensor, "... invariants"]:
         check_vectors(self, x, self.channels)
         if self.kind == "norm":
             return VF.norm(x).to(x.dtype)
         if self.kind == "gram":
             row, column = torch.triu_indices(self.channels, self.channels, device=x.device)
             return VF.invariant_product(x, x)[..., row, column]
-        return self.with_frame(x)[0]
+        return self.with_frame(x, mask)[0]
 
-    def with_frame(self, x: Vectors) -> tuple[Float[Tensor, "... invariants"], Frames]:
+    def with_frame(self, x: Vectors, mask: Mask | None = None) -> tuple[Float[Tensor, "... invariants"], Frames]:
         """Give the invariants and the frame `(..., 3, 3)` they were read in, which turns with the input."""
         check_vectors(self, x, self.channels)
         if self.kind != "frame":
@@ -276,13 +281,18 @@ class Invariant(nn.Module):
         seen = x
         if self.mean:
             # Over every axis between the batch and the vectors: never over samples, whose poses differ.
-            overall = x.flatten(1, -3).mean(1) if x.ndim > 3 else x
-            overall = overall[(slice(None), *(None,) * (x.ndim - 3))].expand_as(x)
+            elements = list(range(1, x.ndim - 2))
+            overall = VF.masked_mean(x, elements, mask).expand_as(x) if elements else x
             seen = torch.cat([x, overall], dim=-1)
-        frame: Tensor = self.to_frame(seen)
+        frame: Tensor = self.to_frame(seen, mask)
         if self.orthonormal:
             frame = VF.orthonormal_frame(frame)
-        return VF.read_in_frame(seen if self.read_mean else x, frame), frame
+        return self.read(seen if self.read_mean else x, frame), frame
+
+    @staticmethod
+    def read(x: Vectors, frame: Frames) -> Float[Tensor, "... invariants"]:
+        """Read further vectors of the same elements in a frame."""
+        return VF.read_in_frame(x, frame)
 
     def extra_repr(self) -> str:
         return f"{self.channels}, kind={self.kind!r}, mean={self.mean}, orthonormal={self.orthonormal}"
