@@ -1,0 +1,22 @@
+"""Networks, each written once for vector and scalar neurons."""
+
+from .base import Encoding, Inputs, Model
+from .dgcnn import DGCNN, DGCNNSegmenter
+from .pointnet import PointNet, PointNetSegmenter
+from .transformer import VNTransformer
+
+MODELS: dict[str, type[Model]] = {
+    model.__name__: model for model in (PointNet, PointNetSegmenter, DGCNN, DGCNNSegmenter, VNTransformer)
+}
+
+__all__ = [
+    "DGCNN",
+    "MODELS",
+    "DGCNNSegmenter",
+    "Encoding",
+    "Inputs",
+    "Model",
+    "PointNet",
+    "PointNetSegmenter",
+    "VNTransformer",
+]

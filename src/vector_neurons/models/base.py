@@ -1,0 +1,92 @@
+"""What all networks share: their inputs, their encodings, and the memory of how they were built."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..nn import scalar
+from ..typing import Mask
+
+
+class Inputs(NamedTuple):
+    """Channels of each point beside its coordinates: vectors turn along (normals), scalars do not (colours)."""
+
+    vectors: int = 0
+    scalars: int = 0
+
+
+class Encoding(NamedTuple):
+    """What a classifier knows of a cloud before it decides.
+
+    `features` `(B, N, 3, C)` and `frame` `(B, N, 3, 3)` turn with the cloud, `descriptor` `(B, D)` does not change.
+    Of a scalar network, `features` are `(B, N, C)`, there is no frame, and the descriptor depends on the pose.
+    """
+
+    features: Tensor
+    frame: Tensor | None
+    descriptor: Tensor
+
+
+class Model(nn.Module):
+    """A network that remembers the arguments it was built with (`arguments`), so that it can be saved and rebuilt."""
+
+    arguments: dict[str, Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Record the arguments, defaults included."""
+        model = super().__new__(cls)
+        bound = inspect.signature(cls.__init__).bind_partial(model, *args, **kwargs)
+        bound.apply_defaults()
+        object.__setattr__(model, "arguments", {k: v for k, v in bound.arguments.items() if k != "self"})
+        return model
+
+
+def read_inputs(inputs: Inputs | Mapping[str, int]) -> Inputs:
+    """Take inputs as saved in a file, too."""
+    read = Inputs(**inputs) if isinstance(inputs, Mapping) else Inputs(*inputs)
+    if min(read) < 0:
+        raise ValueError(f"a point cannot have fewer than no channels: {read}")
+    return read
+
+
+def mask_of(points: Float[Tensor, "batch points 3"], lengths: Int[Tensor, " batch"] | None) -> Mask | None:
+    """Say which points exist: the first `lengths[b]` of cloud b."""
+    if points.ndim != 3 or points.shape[-1] != 3:
+        raise ValueError(f"a network takes clouds (B, N, 3), got {tuple(points.shape)}")
+    if lengths is None:
+        return None
+    return torch.arange(points.shape[1], device=points.device) < lengths.unsqueeze(-1)
+
+
+def lift_all(lift: Callable[..., Tensor], points: Tensor, vectors: Tensor | None, inputs: Inputs) -> Tensor:
+    """Lift the points, and the further vectors `(B, N, 3, V)` of the points, to features."""
+    given = 0 if vectors is None else vectors.shape[-1]
+    if given != inputs.vectors:
+        raise ValueError(f"the network was built for {inputs.vectors} further vectors a point, got {given}")
+    return lift(points, *(() if vectors is None else vectors.unbind(-1)))
+
+
+class JoinScalars(nn.Module):
+    """Join scalars of the points to the invariants, which is where numbers without a pose may enter."""
+
+    def __init__(self, channels: int, inputs: Inputs, *, slope: float) -> None:
+        super().__init__()
+        self.scalars = inputs.scalars
+        if inputs.scalars:
+            self.block = scalar.Block(channels + inputs.scalars, channels, slope=slope)
+
+    def forward(self, x: Tensor, scalars: Tensor | None, mask: Mask | None) -> Tensor:
+        """Give features of the same width."""
+        given = 0 if scalars is None else scalars.shape[-1]
+        if given != self.scalars:
+            raise ValueError(f"the network was built for {self.scalars} scalars a point, got {given}")
+        return x if scalars is None else self.block(torch.cat([x, scalars], dim=-1), mask)
+
+
+def highest(x: Float[Tensor, "batch points channels"], mask: Mask | None) -> Float[Tensor, "batch channels"]:
+    """Maximum over the points that exist."""
+    return (x if mask is None else x.masked_fill(~mask.unsqueeze(-1), -torch.inf)).amax(1)
