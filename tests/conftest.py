@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import jaxtyping
+import pytest
 import torch
 from hypothesis import settings
 
@@ -10,3 +12,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)  # small tensors, and pytest-xdist already fills the cores
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def unchecked():
+    """Without the shape checks of the hook, as users run the library: its own errors are what they see."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

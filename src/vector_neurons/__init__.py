@@ -1,11 +1,13 @@
 """Vector neurons: SO(3)-equivariant networks on PyTorch (Deng et al., ICCV 2021).
 
 `import vector_neurons as vn` gives the layers (`vn.Linear`, `vn.Block`, `vn.EdgeConv`, `vn.Invariant`, …), the graph
-(`vn.knn`) and `vn.KITS`, which lets a network be written once for vector and for scalar neurons.
+(`vn.knn`), `vn.KITS`, which lets a network be written once for vector and for scalar neurons, the networks
+(`vn.models`) and `vn.load`, which reads a saved one.
 """
 
-from . import geometry, nn, testing, typing
+from . import geometry, models, nn, testing, typing
 from .geometry.neighbours import knn
+from .models.store import load
 from .nn import KITS
 from .nn.vector import (
     MLP,
@@ -47,6 +49,8 @@ __all__ = [
     "geometry",
     "knn",
     "lift",
+    "load",
+    "models",
     "nn",
     "testing",
     "typing",

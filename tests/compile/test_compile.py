@@ -6,6 +6,7 @@ from layers import LAYERS
 from torch import nn
 
 import vector_neurons as vn
+from vector_neurons.models import DGCNN, DGCNNSegmenter, PointNet, PointNetSegmenter, VNTransformer
 
 
 class Tiny(nn.Module):
@@ -97,3 +98,51 @@ def test_autocast_compiles():
         expected = network(x)
         found = torch.compile(network, fullgraph=True, backend="aot_eager")(x)
     torch.testing.assert_close(found, expected)
+
+
+NETWORKS = {
+    "dgcnn": lambda: DGCNN(5, k=8, widths=(12, 24), embedding=48, hidden=(16,), dropout=0.0),
+    "dgcnn-max-detached": lambda: DGCNN(
+        5, k=8, widths=(12, 24), embedding=48, hidden=(16,), dropout=0.0, pool="max", nonlinearity="detached"
+    ),
+    "dgcnn-scalar": lambda: DGCNN(5, neurons="scalar", k=8, widths=(12, 24), embedding=48, hidden=(16,), dropout=0.0),
+    "pointnet": lambda: PointNet(5, k=8, widths=((12,), (24,)), embedding=48, hidden=(16,), dropout=0.0),
+    "pointnet-scalar": lambda: PointNet(
+        5, neurons="scalar", widths=((12,), (24,)), embedding=48, hidden=(16,), dropout=0
+    ),
+    "transformer": lambda: VNTransformer(5, k=8, width=48, layers=1, hidden=16, dropout=0.0),
+    "dgcnn-segmenter": lambda: DGCNNSegmenter(7, 3, k=8, widths=((12, 12), (12,)), embedding=48, dropout=0.0),
+    "pointnet-segmenter": lambda: PointNetSegmenter(7, 3, k=8, widths=((12,), (24,)), embedding=48),
+}
+
+
+def network_and_more(name):
+    return NETWORKS[name]().double(), (torch.tensor([0, 2]),) if "segmenter" in name else ()
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_network_compiles_in_one_graph(name, training):
+    network, more = network_and_more(name)
+    network.train(training)
+    compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
+    x = torch.randn(2, 40, 3, dtype=torch.float64)
+    expected = value_and_gradients(lambda x: network(x, *more), network, x)
+    found = value_and_gradients(lambda x: compiled(x, *more), network, x)
+    for part in expected:
+        # Two orders of summation, each amplified by the depth of the network.
+        scale = expected[part].abs().max().clamp_min(1e-9)
+        assert (found[part] - expected[part]).abs().max() <= 1e-8 * scale, part
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_network_exports_with_free_sizes(name):
+    network, more = network_and_more(name)
+    network.eval()
+    batch, points = torch.export.Dim("batch", min=1), torch.export.Dim("points", min=8)
+    free = ({0: batch, 1: points}, *({0: batch} for _ in more))
+    x = torch.randn(2, 40, 3, dtype=torch.float64)
+    exported = torch.export.export(network, (x, *more), dynamic_shapes=free).module()
+    other = torch.randn(3, 29, 3, dtype=torch.float64)
+    for y, kinds in ((x, more), (other, tuple(torch.tensor([1, 0, 2]) for _ in more))):
+        torch.testing.assert_close(exported(y, *kinds), network(y, *kinds))

@@ -2,7 +2,10 @@
 
 import sys
 
-VERBS = {"check": "is a module equivariant? a row per layer, and the first one that breaks"}
+VERBS = {
+    "check": "is a module equivariant? a row per layer, and the first one that breaks",
+    "convert": "the authors' checkpoints as models of this library",
+}
 
 
 class UserError(Exception):

@@ -12,6 +12,7 @@ import tyro
 from torch import nn
 
 from .. import testing
+from ..models import store
 from . import UserError
 
 Precision = Literal["float32", "float64"]
@@ -37,6 +38,7 @@ def run(
 
     Args:
         target: where the module is; the name is that of a class, of a function that builds a module, or of a module.
+            A folder is taken for a saved model.
         arguments: what it is built with, as Python values: --with classes=40 k=20
         takes: what the input is: points (B, N, 3), vectors (..., 3, C), frames or scalars.
         gives: what the output must be: scalars for an invariant network; by default whatever fits best.
@@ -64,10 +66,15 @@ def run(
 
 
 def load(target: str, arguments: tuple[str, ...]) -> nn.Module:
-    """Build the module `path/to/file.py:Name` with `name=value` arguments."""
+    """Build the module `path/to/file.py:Name` with `name=value` arguments, or load a saved one from its folder."""
+    if Path(target).is_dir():
+        try:
+            return store.load(target)
+        except store.StoreError as error:
+            raise UserError(str(error)) from error
     path, _, name = target.rpartition(":")
     if not path or not name:
-        raise UserError(f"{target!r} names no module: write path/to/file.py:ClassName")
+        raise UserError(f"{target!r} names no module: write path/to/file.py:ClassName, or a saved model's folder")
     found = getattr(_import(Path(path)), name, None)
     if found is None:
         raise UserError(f"{path} has no {name!r}")

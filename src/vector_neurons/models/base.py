@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -36,7 +36,7 @@ class Model(nn.Module):
 
     arguments: dict[str, Any]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Model":
         """Record the arguments, defaults included."""
         model = super().__new__(cls)
         bound = inspect.signature(cls.__init__).bind_partial(model, *args, **kwargs)

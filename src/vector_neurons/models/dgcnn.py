@@ -1,6 +1,6 @@
 """DGCNN and VN-DGCNN: edge convolutions on a graph that follows the features."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -97,7 +97,7 @@ class DGCNN(Model):
         mean: bool = True,
         read_mean: bool | None = None,
         graph: Literal["feature", "coordinates"] = "feature",
-        inputs: Inputs = Inputs(),  # noqa: B008 - a named tuple cannot change
+        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - a named tuple cannot change
         eps: float | None = None,
     ) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class DGCNNSegmenter(Model):
         mean: bool = True,
         read_mean: bool | None = None,
         graph: Literal["feature", "coordinates"] = "feature",
-        inputs: Inputs = Inputs(),  # noqa: B008 - a named tuple cannot change
+        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - a named tuple cannot change
         eps: float | None = None,
     ) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """PointNet and VN-PointNet: the same few layers at every point, and one pool over all."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -45,6 +45,8 @@ class TransformNet(nn.Module):
         self.pool = kit.POOLS[pool](widths[-1])
         self.fixed = channels if neurons == "scalar" else None
         out = channels if self.fixed is None else channels**2
+        if options.get("norm") == "instance":
+            options["norm"] = "none"  # a whole cloud has no elements left to normalise over
         self.overall = kit.MLP([widths[-1], kit.width(512), kit.width(256), out], **options)
         self.out_channels = channels if self.fixed is not None else 2 * channels
         if edge is not None:
@@ -146,7 +148,7 @@ class PointNet(Model):
         *,
         neurons: Neurons = "vector",
         k: int = 20,
-        widths: tuple[Sequence[int], Sequence[int]] = ((64,), (128,)),
+        widths: Sequence[Sequence[int]] = ((64,), (128,)),
         embedding: int = 1024,
         hidden: Sequence[int] = (512, 256),
         dropout: float = 0.4,
@@ -156,14 +158,15 @@ class PointNet(Model):
         frame: Literal["mlp", "linear"] = "mlp",
         mean: bool = True,
         read_mean: bool | None = None,
-        inputs: Inputs = Inputs(),  # noqa: B008 - a named tuple cannot change
+        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - a named tuple cannot change
         eps: float | None = None,
     ) -> None:
         super().__init__()
         inputs = read_inputs(inputs)
         options: BlockOptions = {"norm": norm, "nonlinearity": nonlinearity, "slope": SLOPE, "eps": eps}
         more: dict[str, Any] = {"k": k, "pool": pool, "frame": frame, "mean": mean, "inputs": inputs}
-        self.encoder = Encoder(neurons, *widths, embedding, read_mean=read_mean, options=options, **more)
+        before, after = widths
+        self.encoder = Encoder(neurons, before, after, embedding, read_mean=read_mean, options=options, **more)
         self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE)
         rates = [*[0.0] * (len(hidden) - 1), dropout]
         seen = [self.encoder.out_channels, *hidden, classes]
@@ -203,7 +206,7 @@ class PointNetSegmenter(Model):
         *,
         neurons: Neurons = "vector",
         k: int = 20,
-        widths: tuple[Sequence[int], Sequence[int]] = ((64, 128, 128), (512,)),
+        widths: Sequence[Sequence[int]] = ((64, 128, 128), (512,)),
         embedding: int = 2048,
         hidden: Sequence[int] = (256, 256, 128),
         dropout: float = 0.0,
@@ -213,7 +216,7 @@ class PointNetSegmenter(Model):
         frame: Literal["mlp", "linear"] = "mlp",
         mean: bool = True,
         read_mean: bool | None = None,
-        inputs: Inputs = Inputs(),  # noqa: B008 - a named tuple cannot change
+        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - a named tuple cannot change
         eps: float | None = None,
     ) -> None:
         super().__init__()
@@ -221,7 +224,8 @@ class PointNetSegmenter(Model):
         self.categories = categories
         options: BlockOptions = {"norm": norm, "nonlinearity": nonlinearity, "slope": SLOPE, "eps": eps}
         more: dict[str, Any] = {"k": k, "pool": pool, "frame": frame, "mean": mean, "inputs": inputs}
-        self.encoder = Encoder(neurons, *widths, embedding, read_mean=read_mean, options=options, **more)
+        before, after = widths
+        self.encoder = Encoder(neurons, before, after, embedding, read_mean=read_mean, options=options, **more)
         self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE)
         local = self.encoder.level_channels * (3 if neurons == "vector" else 1)
         seen = [2 * self.encoder.out_channels + categories + local, *hidden, parts]

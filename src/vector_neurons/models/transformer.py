@@ -1,5 +1,6 @@
 """VN-Transformer: attention whose weights are inner products of whole lists of vectors."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -83,7 +84,7 @@ class VNTransformer(Model):
         pool: Literal["mean", "max", "attention"] = "attention",
         frame: Literal["mlp", "linear"] = "mlp",
         mean: bool = True,
-        inputs: Inputs = Inputs(),  # noqa: B008 - a named tuple cannot change
+        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - a named tuple cannot change
     ) -> None:
         super().__init__()
         if pool not in ("mean", "max", "attention"):

@@ -1,0 +1,45 @@
+"""`vn convert old.pth new/`: the authors' checkpoints as models of this library."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from ..models import reference, store
+from . import UserError
+
+
+def run(
+    checkpoint: Annotated[Path, tyro.conf.arg(metavar="OLD.pth")],
+    folder: Annotated[Path, tyro.conf.arg(metavar="NEW/")],
+    /,
+    *,
+    k: int | None = None,
+    legacy: bool = True,
+    class_names: Path | None = None,
+    up: str = "z",
+) -> int:
+    """Read a checkpoint of the repositories vnn or vnn-pc and write it as a folder that `vector_neurons.load` reads.
+
+    Args:
+        checkpoint: the authors' file: VN-PointNet or VN-DGCNN, classification or part segmentation.
+        folder: where to write model.safetensors and config.json.
+        k: neighbours it was trained with; by default the paper's.
+        legacy: keep the authors' absolute eps, for identical outputs; --no-legacy follows the paper.
+        class_names: a text file with the name of one output a line.
+        up: the axis that pointed up in its training data.
+    """
+    try:
+        model = reference.load(checkpoint, k=k, legacy=legacy)
+        names = None if class_names is None else class_names.read_text().split()
+        outputs = model.arguments.get("classes", model.arguments.get("parts"))
+        if names is not None and len(names) != outputs:
+            raise UserError(f"{class_names} names {len(names)} outputs, the model has {outputs}")
+        store.save(model, folder, store.Meaning(classes=names, up=up))
+    except (ValueError, OSError) as error:
+        raise UserError(str(error)) from error
+    count = sum(p.numel() for p in model.parameters())
+    print(
+        f"{folder}: {type(model).__name__} with {outputs} outputs, {count:,} parameters, pool {model.arguments['pool']}"
+    )
+    return 0

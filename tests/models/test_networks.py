@@ -1,0 +1,236 @@
+"""The networks: their sizes, their symmetries, clouds of different sizes, further inputs, every choice of the paper."""
+
+import pytest
+import torch
+
+from vector_neurons.models import DGCNN, DGCNNSegmenter, Inputs, PointNet, PointNetSegmenter, VNTransformer
+from vector_neurons.testing import equivariance_error
+
+CLASSIFIERS = [DGCNN, PointNet, VNTransformer]
+SEGMENTERS = [DGCNNSegmenter, PointNetSegmenter]
+NETWORKS = [*CLASSIFIERS, *SEGMENTERS]
+# The paper's shapes, a tenth of the width: what holds for these holds for those.
+SMALL = {
+    DGCNN: {"classes": 5, "k": 8, "widths": (12, 12, 24, 24), "embedding": 48, "hidden": (32, 16)},
+    PointNet: {"classes": 5, "k": 8, "widths": ((12,), (24,)), "embedding": 48, "hidden": (32, 16)},
+    VNTransformer: {"classes": 5, "k": 8, "width": 48, "heads": 4, "layers": 2, "hidden": 32},
+    DGCNNSegmenter: {"parts": 7, "categories": 3, "k": 8, "widths": ((12, 12), (12, 12), (12,)), "embedding": 48},
+    PointNetSegmenter: {"parts": 7, "categories": 3, "k": 8, "widths": ((12, 24, 24), (36,)), "embedding": 48},
+}
+every_network = pytest.mark.parametrize("network", NETWORKS, ids=lambda n: n.__name__)
+every_classifier = pytest.mark.parametrize("network", CLASSIFIERS, ids=lambda n: n.__name__)
+both_neurons = pytest.mark.parametrize("neurons", ["vector", "scalar"])
+
+
+def small(network, dtype=torch.float64, **arguments):
+    torch.manual_seed(0)
+    return network(**{**SMALL[network], **arguments}).to(dtype).eval()
+
+
+def clouds(*shape, dtype=torch.float64, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def inputs_for(network, points):
+    return (points, torch.arange(len(points)) % 3) if network in SEGMENTERS else (points,)
+
+
+def kinds(network):
+    return ("points", "scalars") if network in SEGMENTERS else "points"
+
+
+@pytest.mark.parametrize(
+    ("network", "neurons", "count"),
+    [
+        (DGCNN, "vector", 2_899_830),
+        (DGCNN, "scalar", 1_809_576),
+        (PointNet, "vector", 1_972_745),
+        (PointNet, "scalar", 3_471_473),
+        (DGCNNSegmenter, "vector", 1_306_090),
+        (PointNetSegmenter, "vector", 5_080_419),
+        # The classical segmenters as published: DGCNN's with its T-Net, PointNet's with two.
+        (DGCNNSegmenter, "scalar", 1_460_361),
+        (PointNetSegmenter, "scalar", 8_342_395),
+    ],
+)
+def test_parameter_counts(network, neurons, count):
+    assert sum(p.numel() for p in network(neurons=neurons).parameters()) == count
+
+
+@every_network
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_no_rotation_changes_a_vector_network(network, dtype):
+    bound = {torch.float32: 1e-5, torch.float64: 1e-12}[dtype]
+    module, inputs = small(network, dtype), inputs_for(network, clouds(2, 128, 3, dtype=dtype))
+    assert equivariance_error(module, inputs, kinds(network), "scalars") <= bound
+    if network is not PointNet and network is not PointNetSegmenter:
+        assert equivariance_error(module, inputs, kinds(network), "scalars", "O3") <= bound
+
+
+@pytest.mark.parametrize("network", [PointNet, PointNetSegmenter], ids=lambda n: n.__name__)
+def test_cross_products_see_reflections(network):
+    inputs = inputs_for(network, clouds(2, 128, 3))
+    assert equivariance_error(small(network), inputs, kinds(network), "scalars", "O3") > 1e-3
+
+
+@every_network
+def test_rotations_change_a_scalar_network(network):
+    module, inputs = small(network, neurons="scalar"), inputs_for(network, clouds(2, 128, 3))
+    assert equivariance_error(module, inputs, kinds(network), "scalars") > 1e-2
+
+
+@every_network
+@both_neurons
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_the_order_of_points_does_not_matter(network, neurons, dtype):
+    bound = {torch.float32: 1e-5, torch.float64: 1e-12}[dtype]
+    module = small(network, dtype, neurons=neurons)
+    inputs = inputs_for(network, clouds(2, 128, 3, dtype=dtype))
+    assert equivariance_error(module, inputs, kinds(network), "scalars", "permutation") <= bound
+
+
+@pytest.mark.parametrize("network", [DGCNN, PointNet, VNTransformer], ids=lambda n: n.__name__)
+def test_in_full_size_too(network):
+    torch.manual_seed(0)
+    module, points = network().eval(), clouds(2, 256, 3, dtype=torch.float32)
+    assert equivariance_error(module, points, "points", "scalars", times=1) <= 1e-5
+    assert equivariance_error(module.double(), points.double(), "points", "scalars", times=1) <= 1e-12
+
+
+@every_network
+def test_bfloat16_autocast(network):
+    module, inputs = small(network, torch.float32), inputs_for(network, clouds(2, 128, 3, dtype=torch.float32))
+
+    def autocast(*inputs):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return module(*inputs)
+
+    assert equivariance_error(autocast, inputs, kinds(network), "scalars", times=2) <= 2e-2
+
+
+NORMED = [(network, {"norm": norm}) for network in NETWORKS[:2] + SEGMENTERS for norm in ("batch", "layer", "instance")]
+
+
+@both_neurons
+@pytest.mark.parametrize(("network", "norm"), [(VNTransformer, {}), *NORMED], ids=str)
+def test_a_padded_cloud_gives_what_it_gives_alone(network, neurons, norm):
+    module, points = small(network, neurons=neurons, **norm), 3 * clouds(3, 60, 3)
+    lengths = torch.tensor([60, 37, 20])
+    inputs = inputs_for(network, points)
+    together = module(*inputs, lengths=lengths)
+    for b, length in enumerate(lengths.tolist()):
+        alone = module(points[b : b + 1, :length], *(i[b : b + 1] for i in inputs[1:]))[0]
+        there = together[b, :length] if network in SEGMENTERS else together[b]
+        torch.testing.assert_close(there, alone, rtol=1e-9, atol=1e-11)
+
+
+@every_network
+@both_neurons
+def test_padding_does_not_enter_the_statistics_of_training(network, neurons):
+    points = clouds(4, 40, 3)
+    padded = torch.cat([points, 5 + clouds(4, 25, 3, seed=1)], dim=1)
+    lengths = torch.full((4,), 40)
+    plain, masked = (small(network, neurons=neurons, dropout=0.0).train() for _ in range(2))
+    expected = plain(*inputs_for(network, points))
+    found = masked(*inputs_for(network, padded), lengths=lengths)
+    torch.testing.assert_close(found[:, :40] if network in SEGMENTERS else found, expected, rtol=1e-8, atol=1e-10)
+    for (name, a), b in zip(plain.named_buffers(), masked.buffers(), strict=True):
+        torch.testing.assert_close(a, b, msg=name)
+
+
+def test_too_short_a_cloud_is_named():
+    with pytest.raises(ValueError, match="k=8 neighbours asked of a cloud with 5 points"):
+        small(DGCNN)(clouds(2, 30, 3), lengths=torch.tensor([30, 5]))
+
+
+@every_classifier
+def test_encode(network):
+    module, points = small(network), clouds(2, 64, 3)
+    kind = ("vectors", "frames", "scalars")
+    assert equivariance_error(module.encode, points, "points", kind) <= 1e-10
+    features, frame, descriptor = module.encode(points)
+    assert features.shape[:3] == (2, 64, 3)
+    assert frame.shape == (2, 64, 3, 3)
+    torch.testing.assert_close(module.head(descriptor), module(points))
+
+
+@every_classifier
+def test_encode_of_a_scalar_network_has_no_frame(network):
+    features, frame, _ = small(network, neurons="scalar").encode(clouds(2, 64, 3))
+    assert features.ndim == 3
+    assert frame is None
+
+
+@every_network
+@both_neurons
+def test_normals_turn_and_colours_do_not(network, neurons):
+    module = small(network, neurons=neurons, inputs=Inputs(vectors=1, scalars=3))
+    points, normals, colours = clouds(2, 64, 3), clouds(2, 64, 3, 1, seed=1), clouds(2, 64, 3, seed=2)
+    segments = network in SEGMENTERS
+    inputs = (*inputs_for(network, points), normals, colours)
+    takes = ("points", *(["scalars"] if segments else []), "vectors", "scalars")
+    error = equivariance_error(module, inputs, takes, "scalars")
+    assert error <= 1e-11 if neurons == "vector" else error > 1e-3
+    plain = module(*inputs)
+    other = (*inputs[:-1], colours + 1)
+    assert not torch.allclose(module(*other), plain)
+    turned = (*inputs[:-2], normals.flip(2), colours)
+    assert not torch.allclose(module(*turned), plain)
+    with pytest.raises(ValueError, match="1 further vectors a point, got 0"):
+        module(*inputs_for(network, points))
+
+
+@pytest.mark.parametrize("network", [DGCNN, PointNet, *SEGMENTERS], ids=lambda n: n.__name__)
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"nonlinearity": "detached"},
+        {"pool": "max"},
+        {"frame": "linear"},
+        {"mean": False},
+        {"frame": "linear", "mean": False},
+        {"read_mean": False},
+        {"norm": "log-batch"},
+        {"norm": "none"},
+    ],
+    ids=str,
+)
+def test_every_choice_of_the_paper(network, choice):
+    module, inputs = small(network, **choice), inputs_for(network, clouds(2, 64, 3))
+    assert equivariance_error(module, inputs, kinds(network), "scalars", times=1) <= 1e-10
+    module.train()(*inputs).square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in module.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("pool", ["mean", "max", "attention"])
+def test_pools_of_the_transformer(pool):
+    module = small(VNTransformer, pool=pool)
+    assert equivariance_error(module, clouds(2, 64, 3), "points", "scalars", times=1) <= 1e-12
+
+
+def test_a_graph_in_coordinates_is_one_graph():
+    feature, coordinates = small(DGCNN), small(DGCNN, graph="coordinates")
+    assert not torch.allclose(feature(clouds(2, 64, 3)), coordinates(clouds(2, 64, 3)))
+    assert equivariance_error(coordinates, clouds(2, 64, 3), "points", "scalars", times=1) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: DGCNN(graph="spatial"), '"feature" or "coordinates"'),
+        (lambda: DGCNN(pool="sum"), "unknown pool 'sum'"),
+        (lambda: VNTransformer(width=100, heads=4), "33 channels do not divide among 4 heads"),
+        (lambda: DGCNN(norm="group"), "unknown norm 'group'"),
+        (lambda: DGCNN(inputs=Inputs(vectors=-1)), "fewer than no channels"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_impossible_choices_are_refused(build, words):
+    with pytest.raises(ValueError, match=words):
+        build()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_cloud_must_be_a_cloud():
+    with pytest.raises(ValueError, match=r"takes clouds \(B, N, 3\), got \(2, 64, 4\)"):
+        DGCNN(k=4).eval()(torch.zeros(2, 64, 4))

@@ -1,0 +1,146 @@
+import json
+import sys
+
+import pytest
+import torch
+
+import vector_neurons as vn
+from vector_neurons import cli
+from vector_neurons.models import DGCNN, Inputs, PointNetSegmenter, store
+
+from . import reference as authors
+
+
+def small(**arguments):
+    torch.manual_seed(0)
+    return DGCNN(4, k=5, widths=(12, 12), embedding=24, hidden=(16,), **arguments).eval()
+
+
+def test_round_trip(tmp_path):
+    points = torch.randn(2, 30, 3)
+    model = small(inputs=Inputs(scalars=2), pool="max")
+    store.save(model, tmp_path / "a" / "b", store.Meaning(classes=["cup", "hat", "bed", "car"], up="y"))
+    loaded = vn.load(tmp_path / "a" / "b")
+    colours = torch.randn(2, 30, 2)
+    assert torch.equal(loaded(points, scalars=colours), model(points, scalars=colours))
+    assert not loaded.training
+    assert loaded.meaning == store.Meaning(classes=["cup", "hat", "bed", "car"], up="y")
+    assert loaded.arguments["pool"] == "max"
+
+
+def test_precision_and_segmenters_survive(tmp_path):
+    model = PointNetSegmenter(6, 2, k=4, widths=((12,), (24,)), embedding=24).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1e-12)  # what float32 would lose
+    store.save(model, tmp_path)
+    points, category = torch.randn(2, 20, 3, dtype=torch.float64), torch.tensor([0, 1])
+    assert torch.equal(vn.load(str(tmp_path))(points, category), model(points, category))
+
+
+def test_a_second_save_replaces_the_first_and_leaves_nothing_behind(tmp_path):
+    store.save(small(), tmp_path)
+    store.save(small(pool="max"), tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert vn.load(tmp_path).arguments["pool"] == "max"
+
+
+def broken(tmp_path, what):
+    store.save(small(), tmp_path)
+    config, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+    content = json.loads(config.read_text())
+    match what:
+        case "empty folder":
+            config.unlink()
+        case "no weights":
+            weights.unlink()
+        case "damaged config":
+            config.write_text(config.read_text()[:40])
+        case "damaged weights":
+            weights.write_bytes(weights.read_bytes()[:1000])
+        case "unknown class":
+            config.write_text(json.dumps({**content, "class": "Perceptron"}))
+        case "unknown argument":
+            config.write_text(json.dumps({**content, "arguments": {"depth": 3}}))
+        case "other weights":
+            config.write_text(json.dumps({**content, "arguments": {**content["arguments"], "classes": 9}}))
+        case "future format":
+            config.write_text(json.dumps({**content, "format": 99}))
+        case "not a description":
+            config.write_text("[1, 2]")
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("empty folder", "there is no config.json"),
+        ("no weights", "has no model.safetensors"),
+        ("damaged config", "config.json is damaged"),
+        ("damaged weights", "model.safetensors is damaged"),
+        ("unknown class", "unknown class 'Perceptron'"),
+        ("unknown argument", "does not describe a DGCNN"),
+        ("other weights", "does not fit config.json"),
+        ("future format", "has format 99, this version reads 1"),
+        ("not a description", "describes no model"),
+    ],
+)
+def test_unusable_folders_get_one_line(tmp_path, what, words):
+    broken(tmp_path, what)
+    with pytest.raises(store.StoreError, match=words) as caught:
+        vn.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_only_models_are_saved(tmp_path):
+    with pytest.raises(store.StoreError, match="cannot save a Linear"):
+        store.save(torch.nn.Linear(2, 2), tmp_path)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["vn", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return stop.value.code, out, err
+
+    return run
+
+
+def test_convert_and_check(tmp_path, run):
+    state = authors.random_state("vn_dgcnn_cls", classes=3, generator=torch.Generator().manual_seed(0))
+    torch.save({"model_state_dict": state}, tmp_path / "old.pth")
+    (tmp_path / "names.txt").write_text("cup\nhat\nbed\n")
+    arguments = ["--k", "10", "--class-names", tmp_path / "names.txt", "--up", "y"]
+    code, out, _ = run("convert", tmp_path / "old.pth", tmp_path / "new", *arguments)
+    assert code == 0
+    assert "DGCNN with 3 outputs" in out
+    model = vn.load(tmp_path / "new")
+    assert model.meaning.classes == ["cup", "hat", "bed"]
+    points = torch.randn(2, 32, 3, dtype=torch.float64)
+    expected = authors.vn_dgcnn_cls(state, points.mT, k=10)
+    torch.testing.assert_close(model(points), expected, rtol=1e-9, atol=1e-10)
+    code, out, _ = run("check", tmp_path / "new", "--dtype", "float64", "--gives", "scalars", "--shape", 2, 40, 3)
+    assert code == 0
+    assert "SO3-equivariant" in out
+
+
+def test_convert_mistakes_get_one_line(tmp_path, run):
+    torch.save({"a": torch.zeros(2)}, tmp_path / "other.pth")
+    state = authors.random_state("vn_dgcnn_cls", generator=torch.Generator().manual_seed(0))
+    torch.save(state, tmp_path / "old.pth")
+    (tmp_path / "names.txt").write_text("cup\n")
+    for arguments, words in [
+        ([tmp_path / "none.pth", tmp_path / "new"], "there is no file"),
+        ([tmp_path / "other.pth", tmp_path / "new"], "none of the authors' networks"),
+        ([tmp_path / "old.pth", tmp_path / "new", "--class-names", tmp_path / "names.txt"], "names 1 outputs"),
+        ([tmp_path / "old.pth", tmp_path / "new", "--class-names", tmp_path / "no.txt"], "No such file"),
+    ]:
+        code, _, err = run("convert", *arguments)
+        assert code == 2
+        assert words in err
+        assert err.count("\n") == 1
+        assert not (tmp_path / "new").exists()
+    assert run("check", tmp_path)[0] == 2
