@@ -11,7 +11,10 @@ import torch
 import vector_neurons as vn
 
 ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+PAGES = ["README.md", "docs/networks.md"]
+BLOCKS = [
+    block for page in PAGES for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+]
 
 
 def run(block: str) -> dict:
@@ -22,7 +25,7 @@ def run(block: str) -> dict:
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_every_python_block_of_the_readme_runs(number):
+def test_every_python_block_of_the_docs_runs(number):
     run(BLOCKS[number])
 
 
