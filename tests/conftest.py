@@ -20,3 +20,19 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def vn_command(monkeypatch, capsys):
+    """Run `vn ...` in this process: exit code, standard output, standard error."""
+
+    from vector_neurons import cli  # not above: the hook must come before the package
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["vn", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return stop.value.code, out, err
+
+    return run

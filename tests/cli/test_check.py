@@ -40,37 +40,27 @@ def file(tmp_path):
     return path
 
 
-@pytest.fixture
-def vn(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["vn", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
-
-    return run
-
-
-def test_a_good_module_passes(vn, file):
-    code, out, _ = vn("check", f"{file}:Good", "--gives", "scalars")
+def test_a_good_module_passes(vn_command, file):
+    code, out, _ = vn_command("check", f"{file}:Good", "--gives", "scalars")
     assert code == 0
     assert "edge.blocks.0.linear" in out
     assert "SO3-equivariant" in out
 
 
-def test_a_bad_module_fails_and_names_the_layer(vn, file):
-    code, out, _ = vn("check", f"{file}:Bad")
+def test_a_bad_module_fails_and_names_the_layer(vn_command, file):
+    code, out, _ = vn_command("check", f"{file}:Bad")
     assert code == 1
     assert "SO3 breaks first at act (ReLU)" in out
     assert "<-- breaks" in next(line for line in out.splitlines() if line.startswith("act "))
 
 
-def test_arguments_functions_and_ready_modules(vn, file):
-    code, out, _ = vn("check", f"{file}:make", "--with", "channels=5", "--dtype", "float64", "--group", "permutation")
+def test_arguments_functions_and_ready_modules(vn_command, file):
+    code, out, _ = vn_command(
+        "check", f"{file}:make", "--with", "channels=5", "--dtype", "float64", "--group", "permutation"
+    )
     assert code == 0
     assert "(2, 128, 15)" in out
-    assert vn("check", f"{file}:ready", "--takes", "vectors", "--shape", "2", "9", "3", "4", "--train")[0] == 0
+    assert vn_command("check", f"{file}:ready", "--takes", "vectors", "--shape", "2", "9", "3", "4", "--train")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -88,11 +78,11 @@ def test_arguments_functions_and_ready_modules(vn, file):
         ("notes.txt:Good", [], "is not a Python file"),
     ],
 )
-def test_what_cannot_be_checked_gets_one_line(vn, file, monkeypatch, target, arguments, words):
+def test_what_cannot_be_checked_gets_one_line(vn_command, file, monkeypatch, target, arguments, words):
     monkeypatch.chdir(file.parent)
     (file.parent / "broken.py").write_text("import no_such_package_anywhere\n")
     (file.parent / "notes.txt").write_text("hello")
-    code, out, err = vn("check", target, *arguments)
+    code, out, err = vn_command("check", target, *arguments)
     assert code == 2
     assert not out
     assert words in err
@@ -100,13 +90,13 @@ def test_what_cannot_be_checked_gets_one_line(vn, file, monkeypatch, target, arg
     assert err.startswith("vn check: ")
 
 
-def test_help_and_typos(vn):
-    assert "check" in vn("--help")[1]
-    assert vn()[0] == 2
-    code, _, err = vn("chekc")
+def test_help_and_typos(vn_command):
+    assert "check" in vn_command("--help")[1]
+    assert vn_command()[0] == 2
+    code, _, err = vn_command("chekc")
     assert code == 2
     assert "did you mean `vn check`?" in err
-    code, _, err = vn("check", "x.py:X", "--tolerence", "1")
+    code, _, err = vn_command("check", "x.py:X", "--tolerence", "1")
     assert code == 2
     assert "--tolerance" in err
 

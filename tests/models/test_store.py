@@ -1,11 +1,9 @@
 import json
-import sys
 
 import pytest
 import torch
 
 import vector_neurons as vn
-from vector_neurons import cli
 from vector_neurons.models import DGCNN, Inputs, PointNetSegmenter, store
 
 from . import reference as authors
@@ -97,24 +95,12 @@ def test_only_models_are_saved(tmp_path):
         store.save(torch.nn.Linear(2, 2), tmp_path)
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["vn", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
-
-    return run
-
-
-def test_convert_and_check(tmp_path, run):
+def test_convert_and_check(tmp_path, vn_command):
     state = authors.random_state("vn_dgcnn_cls", classes=3, generator=torch.Generator().manual_seed(0))
     torch.save({"model_state_dict": state}, tmp_path / "old.pth")
     (tmp_path / "names.txt").write_text("cup\nhat\nbed\n")
     arguments = ["--k", "10", "--class-names", tmp_path / "names.txt", "--up", "y"]
-    code, out, _ = run("convert", tmp_path / "old.pth", tmp_path / "new", *arguments)
+    code, out, _ = vn_command("convert", tmp_path / "old.pth", tmp_path / "new", *arguments)
     assert code == 0
     assert "DGCNN with 3 outputs" in out
     model = vn.load(tmp_path / "new")
@@ -122,12 +108,14 @@ def test_convert_and_check(tmp_path, run):
     points = torch.randn(2, 32, 3, dtype=torch.float64)
     expected = authors.vn_dgcnn_cls(state, points.mT, k=10)
     torch.testing.assert_close(model(points), expected, rtol=1e-9, atol=1e-10)
-    code, out, _ = run("check", tmp_path / "new", "--dtype", "float64", "--gives", "scalars", "--shape", 2, 40, 3)
+    code, out, _ = vn_command(
+        "check", tmp_path / "new", "--dtype", "float64", "--gives", "scalars", "--shape", 2, 40, 3
+    )
     assert code == 0
     assert "SO3-equivariant" in out
 
 
-def test_convert_mistakes_get_one_line(tmp_path, run):
+def test_convert_mistakes_get_one_line(tmp_path, vn_command):
     torch.save({"a": torch.zeros(2)}, tmp_path / "other.pth")
     state = authors.random_state("vn_dgcnn_cls", generator=torch.Generator().manual_seed(0))
     torch.save(state, tmp_path / "old.pth")
@@ -138,9 +126,9 @@ def test_convert_mistakes_get_one_line(tmp_path, run):
         ([tmp_path / "old.pth", tmp_path / "new", "--class-names", tmp_path / "names.txt"], "names 1 outputs"),
         ([tmp_path / "old.pth", tmp_path / "new", "--class-names", tmp_path / "no.txt"], "No such file"),
     ]:
-        code, _, err = run("convert", *arguments)
+        code, _, err = vn_command("convert", *arguments)
         assert code == 2
         assert words in err
         assert err.count("\n") == 1
         assert not (tmp_path / "new").exists()
-    assert run("check", tmp_path)[0] == 2
+    assert vn_command("check", tmp_path)[0] == 2

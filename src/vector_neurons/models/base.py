@@ -1,6 +1,7 @@
 """What all networks share: their inputs, their encodings, and the memory of how they were built."""
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -43,6 +44,60 @@ class Model(nn.Module):
         bound.apply_defaults()
         object.__setattr__(model, "arguments", {k: v for k, v in bound.arguments.items() if k != "self"})
         return model
+
+
+class Classifier(Model, ABC):
+    """A network from clouds `(B, N, 3)` to logits `(B, classes)`, by way of an encoding."""
+
+    head: nn.Module
+
+    def forward(
+        self,
+        points: Float[Tensor, "batch points 3"],
+        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
+        scalars: Float[Tensor, "batch points scalars"] | None = None,
+        lengths: Int[Tensor, " batch"] | None = None,
+    ) -> Float[Tensor, "batch classes"]:
+        """Give logits. Clouds shorter than N say so in `lengths`; `vectors` and `scalars` are the further inputs."""
+        logits: Tensor = self.head(self.encode(points, vectors, scalars, lengths).descriptor)
+        return logits
+
+    def encode(
+        self,
+        points: Float[Tensor, "batch points 3"],
+        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
+        scalars: Float[Tensor, "batch points scalars"] | None = None,
+        lengths: Int[Tensor, " batch"] | None = None,
+    ) -> Encoding:
+        """Give the features, the frames and the descriptor of each cloud."""
+        return self.encode_present(points, vectors, scalars, mask_of(points, lengths))
+
+    @abstractmethod
+    def encode_present(
+        self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
+    ) -> Encoding:
+        """Encode the points that exist."""
+
+
+class Segmenter(Model, ABC):
+    """A network from clouds `(B, N, 3)` and their categories `(B,)` to logits of every point, `(B, N, parts)`."""
+
+    def forward(
+        self,
+        points: Float[Tensor, "batch points 3"],
+        category: Int[Tensor, " batch"],
+        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
+        scalars: Float[Tensor, "batch points scalars"] | None = None,
+        lengths: Int[Tensor, " batch"] | None = None,
+    ) -> Float[Tensor, "batch points parts"]:
+        """Give logits of every point; those of padding mean nothing. Further inputs as in the classifiers."""
+        return self.segment_present(points, category, vectors, scalars, mask_of(points, lengths))
+
+    @abstractmethod
+    def segment_present(
+        self, points: Tensor, category: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
+    ) -> Tensor:
+        """Segment the points that exist."""
 
 
 def read_inputs(inputs: Inputs | Mapping[str, int]) -> Inputs:

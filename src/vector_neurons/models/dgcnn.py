@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
@@ -12,7 +11,7 @@ from ..nn import KITS, scalar
 from ..nn.functional import masked_mean
 from ..nn.head import Head
 from ..typing import BlockOptions, Mask, Neurons, Nonlinearity, Norm, Pool
-from .base import Encoding, Inputs, JoinScalars, Model, highest, lift_all, mask_of, read_inputs
+from .base import Classifier, Encoding, Inputs, JoinScalars, Segmenter, highest, lift_all, read_inputs
 from .pointnet import TransformNet
 
 SLOPE = 0.2
@@ -70,7 +69,7 @@ class Encoder(nn.Module):
         return joined, embedded, *self.read.with_frame(embedded, mask)
 
 
-class DGCNN(Model):
+class DGCNN(Classifier):
     """Classifies clouds `(B, N, 3)`: logits `(B, classes)`.
 
     `neurons="vector"` is VN-DGCNN, whose logits no rotation or reflection changes; `"scalar"` the classical network,
@@ -111,33 +110,16 @@ class DGCNN(Model):
         widths = [2 * self.encoder.out_channels, *hidden, classes]
         self.head = Head(widths, dropout=[dropout] * len(hidden), bias=bias, slope=SLOPE)
 
-    def forward(
-        self,
-        points: Float[Tensor, "batch points 3"],
-        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
-        scalars: Float[Tensor, "batch points scalars"] | None = None,
-        lengths: Int[Tensor, " batch"] | None = None,
-    ) -> Float[Tensor, "batch classes"]:
-        """Give logits. Clouds shorter than N say so in `lengths`; `vectors` and `scalars` are the further inputs."""
-        logits: Tensor = self.head(self.encode(points, vectors, scalars, lengths).descriptor)
-        return logits
-
-    def encode(
-        self,
-        points: Float[Tensor, "batch points 3"],
-        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
-        scalars: Float[Tensor, "batch points scalars"] | None = None,
-        lengths: Int[Tensor, " batch"] | None = None,
+    def encode_present(
+        self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Encoding:
-        """Give the features, the frames and the descriptor of each cloud."""
-        mask = mask_of(points, lengths)
         _, features, invariants, frame = self.encoder(points, vectors, mask)
         invariants = self.join(invariants, scalars, mask)
         descriptor = torch.cat([highest(invariants, mask), masked_mean(invariants, [1], mask).squeeze(1)], dim=-1)
         return Encoding(features, frame, descriptor)
 
 
-class DGCNNSegmenter(Model):
+class DGCNNSegmenter(Segmenter):
     """Names the part of every point: clouds `(B, N, 3)` and their category, logits `(B, N, parts)`.
 
     The category is an index `(B,)`. Arguments as in `DGCNN`; the scalar network first turns its points by a learned
@@ -180,16 +162,9 @@ class DGCNNSegmenter(Model):
             seen, dropout=[*[dropout] * (len(hidden) - 1), 0.0], bias=[False] * (len(hidden) + 1), slope=SLOPE
         )
 
-    def forward(
-        self,
-        points: Float[Tensor, "batch points 3"],
-        category: Int[Tensor, " batch"],
-        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
-        scalars: Float[Tensor, "batch points scalars"] | None = None,
-        lengths: Int[Tensor, " batch"] | None = None,
-    ) -> Float[Tensor, "batch points parts"]:
-        """Give logits of every point; those of padding mean nothing."""
-        mask = mask_of(points, lengths)
+    def segment_present(
+        self, points: Tensor, category: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
+    ) -> Tensor:
         if self.turn is not None:
             points = self.turn(points, mask)
         levels, _, invariants, frame = self.encoder(points, vectors, mask)

@@ -5,14 +5,13 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
 from ..nn import KITS
 from ..nn.head import Head
 from ..typing import BlockOptions, Mask, Neurons, Nonlinearity, Norm, Pool
-from .base import Encoding, Inputs, JoinScalars, Model, highest, lift_all, mask_of, read_inputs
+from .base import Classifier, Encoding, Inputs, JoinScalars, Segmenter, highest, lift_all, read_inputs
 
 SLOPE = 0.0  # PointNet's non-linearity is ReLU
 
@@ -133,7 +132,7 @@ class Encoder(nn.Module):
         return torch.cat(levels, dim=-1), embedded, *self.read.with_frame(embedded, mask)
 
 
-class PointNet(Model):
+class PointNet(Classifier):
     """Classifies clouds `(B, N, 3)`: logits `(B, classes)`.
 
     `neurons="vector"` is VN-PointNet, whose logits no rotation changes (its edges use cross products, so reflections
@@ -172,31 +171,14 @@ class PointNet(Model):
         seen = [self.encoder.out_channels, *hidden, classes]
         self.head = Head(seen, dropout=rates, bias=[True] * (len(hidden) + 1), slope=SLOPE)
 
-    def forward(
-        self,
-        points: Float[Tensor, "batch points 3"],
-        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
-        scalars: Float[Tensor, "batch points scalars"] | None = None,
-        lengths: Int[Tensor, " batch"] | None = None,
-    ) -> Float[Tensor, "batch classes"]:
-        """Give logits. Clouds shorter than N say so in `lengths`; `vectors` and `scalars` are the further inputs."""
-        logits: Tensor = self.head(self.encode(points, vectors, scalars, lengths).descriptor)
-        return logits
-
-    def encode(
-        self,
-        points: Float[Tensor, "batch points 3"],
-        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
-        scalars: Float[Tensor, "batch points scalars"] | None = None,
-        lengths: Int[Tensor, " batch"] | None = None,
+    def encode_present(
+        self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Encoding:
-        """Give the features, the frames and the descriptor of each cloud."""
-        mask = mask_of(points, lengths)
         _, features, invariants, frame = self.encoder(points, vectors, mask)
         return Encoding(features, frame, highest(self.join(invariants, scalars, mask), mask))
 
 
-class PointNetSegmenter(Model):
+class PointNetSegmenter(Segmenter):
     """Names the part of every point: clouds `(B, N, 3)` and their category `(B,)`, logits `(B, N, parts)`."""
 
     def __init__(
@@ -231,16 +213,9 @@ class PointNetSegmenter(Model):
         seen = [2 * self.encoder.out_channels + categories + local, *hidden, parts]
         self.head = Head(seen, dropout=[dropout] * len(hidden), bias=[True] * (len(hidden) + 1), slope=SLOPE)
 
-    def forward(
-        self,
-        points: Float[Tensor, "batch points 3"],
-        category: Int[Tensor, " batch"],
-        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
-        scalars: Float[Tensor, "batch points scalars"] | None = None,
-        lengths: Int[Tensor, " batch"] | None = None,
-    ) -> Float[Tensor, "batch points parts"]:
-        """Give logits of every point; those of padding mean nothing."""
-        mask = mask_of(points, lengths)
+    def segment_present(
+        self, points: Tensor, category: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
+    ) -> Tensor:
         levels, _, invariants, frame = self.encoder(points, vectors, mask)
         invariants = self.join(invariants, scalars, mask)
         overall = highest(invariants, mask)

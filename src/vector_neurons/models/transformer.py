@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
@@ -12,7 +11,7 @@ from ..nn import KITS
 from ..nn.functional import masked_mean
 from ..nn.head import Head
 from ..typing import Mask, Neurons
-from .base import Encoding, Inputs, JoinScalars, Model, highest, lift_all, mask_of, read_inputs
+from .base import Classifier, Encoding, Inputs, JoinScalars, highest, lift_all, read_inputs
 
 SLOPE = 0.2
 
@@ -61,7 +60,7 @@ class EncoderLayer(nn.Module):
         return refined
 
 
-class VNTransformer(Model):
+class VNTransformer(Classifier):
     """Classifies clouds `(B, N, 3)` by attention among all points: logits `(B, classes)`.
 
     An edge convolution on `k` neighbours lifts the points, `layers` encoder layers of `heads` heads refine them, the
@@ -102,26 +101,9 @@ class VNTransformer(Model):
         widths = [self.read.out_channels, hidden, classes]
         self.head = Head(widths, dropout=[dropout], bias=[True, True], slope=SLOPE, norm="layer")
 
-    def forward(
-        self,
-        points: Float[Tensor, "batch points 3"],
-        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
-        scalars: Float[Tensor, "batch points scalars"] | None = None,
-        lengths: Int[Tensor, " batch"] | None = None,
-    ) -> Float[Tensor, "batch classes"]:
-        """Give logits. Clouds shorter than N say so in `lengths`; `vectors` and `scalars` are the further inputs."""
-        logits: Tensor = self.head(self.encode(points, vectors, scalars, lengths).descriptor)
-        return logits
-
-    def encode(
-        self,
-        points: Float[Tensor, "batch points 3"],
-        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
-        scalars: Float[Tensor, "batch points scalars"] | None = None,
-        lengths: Int[Tensor, " batch"] | None = None,
+    def encode_present(
+        self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Encoding:
-        """Give the features, the frames and the descriptor of each cloud."""
-        mask = mask_of(points, lengths)
         x = lift_all(self.lift, points, vectors, self.inputs)
         x = self.stem(x, knn(points, self.k, mask=mask), mask)
         for layer in self.layers:
