@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
 from ..typing import BlockOptions, Mask, Neighbours, Pool
+from .unbuilt import Edges, WithMean
 
 
 class NoNorm(nn.Module):
@@ -53,7 +54,7 @@ class MLPBase(nn.Sequential):
         blocks = [self.block(a, b, **options) for a, b in pairwise(widths[:-1])]
         super().__init__(*blocks, self.linear(*widths[-2:]))
 
-    def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
+    def forward(self, x: Tensor | WithMean, mask: Mask | None = None) -> Tensor:
         *blocks, linear = self
         for block in blocks:
             x = block(x, mask)
@@ -99,7 +100,9 @@ class EdgeConvBase(nn.Module, ABC):
         self.check(x)
         if neighbours is None:
             neighbours = knn(x, self.k, include_self=self.include_self, mask=mask)
-        edges = self.edges(x, neighbours)
+        # A lifted cloud's edges are cheap, and their differences small: there, building them keeps a digit.
+        build = self.cross or self.in_channels <= 3
+        edges = self.edges(x, neighbours) if build else Edges(x, neighbours)
         for block in self.blocks:
             edges = block(edges, mask)
         pooled: Tensor = self.pool(edges)

@@ -19,6 +19,7 @@ from . import functional as VF
 from .checks import check_vectors
 from .norms import NORMS, BatchNorm, InstanceNorm, LayerNorm
 from .shared import EdgeConvBase, MLPBase
+from .unbuilt import Edges, WithMean
 
 NewVectors = Float[Tensor, "... dim out"]
 
@@ -56,7 +57,9 @@ class Linear(nn.Module):
         bound = gain * math.sqrt(3 / self.in_channels)
         nn.init.uniform_(self.weight, -bound, bound)
 
-    def forward(self, x: Vectors) -> NewVectors:
+    def forward(self, x: Vectors | Edges | WithMean) -> NewVectors:
+        if isinstance(x, Edges | WithMean):
+            return x.linear(self.weight)
         check_vectors(self, x, self.in_channels, rank=2 if self.elements is None else 4)
         if self.elements is not None and x.shape[-3] != self.elements:
             raise ValueError(
@@ -145,7 +148,7 @@ class Block(nn.Module):
         source = in_channels if nonlinearity == "built-in" else out_channels
         self.direction = Linear(source, 1 if shared_direction else out_channels)
 
-    def forward(self, x: Vectors, mask: Mask | None = None) -> NewVectors:
+    def forward(self, x: Vectors | Edges | WithMean, mask: Mask | None = None) -> NewVectors:
         q: Tensor = self.norm(self.linear(x), mask)
         k = self.direction(x if self.nonlinearity == "built-in" else q)
         if self.activation is None:
@@ -278,16 +281,14 @@ class Invariant(nn.Module):
         check_vectors(self, x, self.channels)
         if self.kind != "frame":
             raise ValueError(f"Invariant of kind {self.kind!r} has no frame")
-        seen = x
-        if self.mean:
-            # Over every axis between the batch and the vectors: never over samples, whose poses differ.
-            elements = list(range(1, x.ndim - 2))
-            overall = VF.masked_mean(x, elements, mask).expand_as(x) if elements else x
-            seen = torch.cat([x, overall], dim=-1)
-        frame: Tensor = self.to_frame(seen, mask)
+        # The mean over every axis between the batch and the vectors: never over samples, whose poses differ.
+        elements = list(range(1, x.ndim - 2))
+        overall = VF.masked_mean(x, elements, mask) if self.mean and elements else x
+        frame: Tensor = self.to_frame(WithMean(x, overall) if self.mean else x, mask)
         if self.orthonormal:
             frame = VF.orthonormal_frame(frame)
-        return self.read(seen if self.read_mean else x, frame), frame
+        seen = torch.cat([x, overall.expand_as(x)], dim=-1) if self.read_mean else x
+        return self.read(seen, frame), frame
 
     @staticmethod
     def read(x: Vectors, frame: Frames) -> Float[Tensor, "... invariants"]:

@@ -1,0 +1,37 @@
+"""Inputs that are never built: a linear map of them is found from their parts, exactly and many times cheaper.
+
+An edge convolution maps `[x_m - x_n, x_n]` of every edge, and there are k times as many edges as points:
+`Θ(x_m - x_n) + Φ x_n = Θ x_m + (Φ - Θ) x_n` needs products at points only, then a gather and a sum. Likewise
+`W [V_n; V̄] = W₁ V_n + W₂ V̄` needs the second product once a cloud. `Linear` takes these in place of a tensor.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ..geometry.neighbours import gather
+from . import functional as VF
+
+
+class Edges(NamedTuple):
+    """The features `[x_m - x_n, x_n]` of every edge of a graph."""
+
+    x: Tensor
+    neighbours: Tensor
+
+    def linear(self, weight: Tensor) -> Tensor:
+        """Map every edge by `weight` `(out, 2 C)`."""
+        difference, own = weight.tensor_split(2, dim=1)
+        return gather(VF.linear(self.x, difference), self.neighbours) + VF.linear(self.x, own - difference).unsqueeze(2)
+
+
+class WithMean(NamedTuple):
+    """The features of every element, and beside them those of the mean element."""
+
+    x: Tensor
+    mean: Tensor
+
+    def linear(self, weight: Tensor) -> Tensor:
+        """Map every element by `weight` `(out, 2 C)`."""
+        own, overall = weight.tensor_split(2, dim=1)
+        return VF.linear(self.x, own) + VF.linear(self.mean, overall)
