@@ -28,6 +28,14 @@ NETWORKS = """
     def make(channels):
         return Good(channels)
 
+    class Two(nn.Module):
+        def forward(self, points):
+            return points.amax(1), points.norm(dim=-1).sum(1, keepdim=True)
+
+    class Empty(nn.Module):
+        def forward(self, points):
+            return "nothing"
+
     ready = vn.Block(4, 4)
     number = 3
 """
@@ -54,6 +62,19 @@ def test_a_bad_module_fails_and_names_the_layer(vn_command, file):
     assert "<-- breaks" in next(line for line in out.splitlines() if line.startswith("act "))
 
 
+def test_one_good_output_does_not_excuse_another(vn_command, file):
+    code, out, _ = vn_command("check", f"{file}:Two", "--gives", "scalars")
+    assert code == 1
+    assert "SO3 breaks first at (output)" in out
+
+
+def test_a_file_that_imports_from_the_current_folder(vn_command, file, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "user.py").write_text("from networks import Good\n")
+    assert vn_command("check", "inner/user.py:Good")[0] == 0
+
+
 def test_arguments_functions_and_ready_modules(vn_command, file):
     code, out, _ = vn_command(
         "check", f"{file}:make", "--with", "channels=5", "--dtype", "float64", "--group", "permutation"
@@ -75,12 +96,16 @@ def test_arguments_functions_and_ready_modules(vn_command, file):
         ("networks.py:Good", ["--shape", "2", "5", "3"], "1 <= k <= 5"),
         ("networks.py:Good", ["--takes", "vectors"], "needs the input's --shape"),
         ("broken.py:Good", [], "cannot be imported: ModuleNotFoundError"),
+        ("leaves.py:Good", [], "cannot be imported: SystemExit"),
+        ("networks.py:ready", ["--with", "k=3"], "--with has no use"),
+        ("networks.py:Empty", [], "gave no tensors but a str"),
         ("notes.txt:Good", [], "is not a Python file"),
     ],
 )
 def test_what_cannot_be_checked_gets_one_line(vn_command, file, monkeypatch, target, arguments, words):
     monkeypatch.chdir(file.parent)
     (file.parent / "broken.py").write_text("import no_such_package_anywhere\n")
+    (file.parent / "leaves.py").write_text("import sys\nsys.exit(0)\n")
     (file.parent / "notes.txt").write_text("hello")
     code, out, err = vn_command("check", target, *arguments)
     assert code == 2

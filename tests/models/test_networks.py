@@ -138,6 +138,46 @@ def test_padding_does_not_enter_the_statistics_of_training(network, neurons):
         torch.testing.assert_close(a, b, msg=name)
 
 
+@every_network
+def test_whatever_stands_in_the_padding(network):
+    module, points = small(network), clouds(2, 40, 3)
+    lengths = torch.tensor([40, 25])
+    expected = module(*inputs_for(network, points), lengths=lengths)
+    points[1, 25:] = torch.nan
+    module.zero_grad()
+    found = module(*inputs_for(network, points), lengths=lengths)
+    found = found[:, :25] if network in SEGMENTERS else found
+    torch.testing.assert_close(found, expected[:, :25] if network in SEGMENTERS else expected)
+    found.sum().backward()
+    assert all(p.grad.isfinite().all() for p in module.parameters() if p.grad is not None)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [([30], "2 clouds need as many lengths"), ([30, 0], "must be 1 to 30"), ([31, 30], "must be 1 to 30")],
+)
+def test_impossible_lengths_are_named(lengths, words):
+    with pytest.raises(ValueError, match=words):
+        small(PointNet)(clouds(2, 30, 3), lengths=torch.tensor(lengths))
+
+
+@pytest.mark.parametrize("network", SEGMENTERS, ids=lambda n: n.__name__)
+def test_a_point_s_own_colour_matters_to_its_part(network):
+    module, points, colours = small(network, inputs=Inputs(scalars=3)), clouds(2, 40, 3), clouds(2, 40, 3, seed=1)
+    inputs = inputs_for(network, points)
+    before = module(*inputs, scalars=colours)
+    colours[0, 7] -= 1e-3
+    assert (module(*inputs, scalars=colours) - before)[0, 7].abs().max() > 1e-9
+
+
+@pytest.mark.parametrize("network", [DGCNN, PointNet, DGCNNSegmenter], ids=lambda n: n.__name__)
+@pytest.mark.parametrize("norm", ["layer", "instance", "none"])
+def test_one_cloud_can_train_a_network_without_batch_norm(network, norm):
+    module = small(network, norm=norm).train()
+    assert module(*inputs_for(network, clouds(1, 40, 3))).isfinite().all()
+
+
 def test_too_short_a_cloud_is_named():
     with pytest.raises(ValueError, match="k=8 neighbours asked of a cloud with 5 points"):
         small(DGCNN)(clouds(2, 30, 3), lengths=torch.tensor([30, 5]))
@@ -221,6 +261,7 @@ def test_a_graph_in_coordinates_is_one_graph():
         (lambda: DGCNN(pool="sum"), "unknown pool 'sum'"),
         (lambda: VNTransformer(width=100, heads=4), "33 channels do not divide among 4 heads"),
         (lambda: DGCNN(norm="group"), "unknown norm 'group'"),
+        (lambda: DGCNN(neurons="vec"), "unknown neurons 'vec'"),
         (lambda: DGCNN(inputs=Inputs(vectors=-1)), "fewer than no channels"),
     ],
 )
@@ -228,6 +269,24 @@ def test_a_graph_in_coordinates_is_one_graph():
 def test_impossible_choices_are_refused(build, words):
     with pytest.raises(ValueError, match=words):
         build()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_further_inputs_of_the_wrong_shape_are_explained():
+    module = small(DGCNN, inputs=Inputs(vectors=1))
+    with pytest.raises(ValueError, match=r"one vector a point is \(B, N, 3, 1\)"):
+        module(clouds(2, 40, 3), vectors=clouds(2, 40, 3))
+    with pytest.raises(ValueError, match="as many category indices"):
+        small(DGCNNSegmenter)(clouds(2, 40, 3), torch.eye(3)[:2].long())
+
+
+def test_every_parameter_that_trains_gets_a_gradient():
+    """What distributed training waits for."""
+    for network in NETWORKS:
+        module = small(network, **({} if network is VNTransformer else {"pool": "max"})).train()
+        module(*inputs_for(network, clouds(2, 40, 3))).square().sum().backward()
+        missing = [name for name, p in module.named_parameters() if p.requires_grad and p.grad is None]
+        assert not missing, f"{network.__name__}: {missing}"
 
 
 @pytest.mark.usefixtures("unchecked")

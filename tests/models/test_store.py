@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,6 +37,14 @@ def test_precision_and_segmenters_survive(tmp_path):
     assert torch.equal(vn.load(str(tmp_path))(points, category), model(points, category))
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_loaded_model_keeps_its_meaning_and_numpy_counts(tmp_path):
+    model = DGCNN(np.int64(3), k=5, widths=(12, 12), embedding=24, hidden=(16,))
+    store.save(model, tmp_path / "a", store.Meaning(classes=["a", "b", "c"], up="y"))
+    store.save(vn.load(tmp_path / "a"), tmp_path / "b")
+    assert vn.load(tmp_path / "b").meaning == store.Meaning(classes=["a", "b", "c"], up="y")
+
+
 def test_a_second_save_replaces_the_first_and_leaves_nothing_behind(tmp_path):
     store.save(small(), tmp_path)
     store.save(small(pool="max"), tmp_path)
@@ -62,6 +71,8 @@ def broken(tmp_path, what):
             config.write_text(json.dumps({**content, "arguments": {"depth": 3}}))
         case "other weights":
             config.write_text(json.dumps({**content, "arguments": {**content["arguments"], "classes": 9}}))
+        case "class of the wrong type":
+            config.write_text(json.dumps({**content, "class": ["DGCNN"]}))
         case "future format":
             config.write_text(json.dumps({**content, "format": 99}))
         case "not a description":
@@ -78,6 +89,7 @@ def broken(tmp_path, what):
         ("unknown class", "unknown class 'Perceptron'"),
         ("unknown argument", "does not describe a DGCNN"),
         ("other weights", "does not fit config.json"),
+        ("class of the wrong type", "unknown class"),
         ("future format", "has format 99, this version reads 1"),
         ("not a description", "describes no model"),
     ],
@@ -98,13 +110,13 @@ def test_only_models_are_saved(tmp_path):
 def test_convert_and_check(tmp_path, vn_command):
     state = authors.random_state("vn_dgcnn_cls", classes=3, generator=torch.Generator().manual_seed(0))
     torch.save({"model_state_dict": state}, tmp_path / "old.pth")
-    (tmp_path / "names.txt").write_text("cup\nhat\nbed\n")
+    (tmp_path / "names.txt").write_text("cup\nnight stand\nbed\n")
     arguments = ["--k", "10", "--class-names", tmp_path / "names.txt", "--up", "y"]
     code, out, _ = vn_command("convert", tmp_path / "old.pth", tmp_path / "new", *arguments)
     assert code == 0
     assert "DGCNN with 3 outputs" in out
     model = vn.load(tmp_path / "new")
-    assert model.meaning.classes == ["cup", "hat", "bed"]
+    assert model.meaning.classes == ["cup", "night stand", "bed"]
     points = torch.randn(2, 32, 3, dtype=torch.float64)
     expected = authors.vn_dgcnn_cls(state, points.mT, k=10)
     torch.testing.assert_close(model(points), expected, rtol=1e-9, atol=1e-10)
@@ -113,6 +125,15 @@ def test_convert_and_check(tmp_path, vn_command):
     )
     assert code == 0
     assert "SO3-equivariant" in out
+
+
+@pytest.mark.parametrize("inputs", [Inputs(), Inputs(vectors=1, scalars=2)], ids=str)
+def test_check_gives_a_saved_model_all_the_inputs_it_needs(tmp_path, vn_command, inputs):
+    store.save(PointNetSegmenter(6, 2, k=4, widths=((12,), (24,)), embedding=24, inputs=inputs), tmp_path)
+    code, out, err = vn_command("check", tmp_path, "--gives", "scalars", "--dtype", "float64")
+    assert code == 0, err
+    assert "SO3-equivariant" in out
+    assert "no use" in vn_command("check", tmp_path, "--with", "k=3")[2]
 
 
 def test_convert_mistakes_get_one_line(tmp_path, vn_command):

@@ -12,7 +12,7 @@ import tyro
 from torch import nn
 
 from .. import testing
-from ..models import store
+from ..models import Model, store
 from . import UserError
 
 Precision = Literal["float32", "float64"]
@@ -56,18 +56,23 @@ def run(
     torch.manual_seed(seed)
     precision = torch.float64 if dtype == "float64" else torch.float32
     module = load(target, arguments).to(precision).train(train)
-    x = torch.randn(shape, dtype=precision)
+    x: Any = torch.randn(shape, dtype=precision)
+    kinds: Any = takes
+    if isinstance(module, Model):
+        x, kinds = module.example(x)
     try:
-        report = testing.report(module, x, takes, gives, group, tolerance=tolerance, seed=seed)
+        report = testing.report(module, x, kinds, gives, group, tolerance=tolerance, seed=seed)
+        print(report)
     except Exception as error:
         raise UserError(f"{target} does not run on {takes} {tuple(shape)}: {_line(error)}") from error
-    print(report)
     return 0 if report.culprit is None else 1
 
 
 def load(target: str, arguments: tuple[str, ...]) -> nn.Module:
     """Build the module `path/to/file.py:Name` with `name=value` arguments, or load a saved one from its folder."""
     if Path(target).is_dir():
+        if arguments:
+            raise UserError(f"{target} is a saved model: --with has no use for it")
         try:
             return store.load(target)
         except store.StoreError as error:
@@ -80,8 +85,13 @@ def load(target: str, arguments: tuple[str, ...]) -> nn.Module:
         raise UserError(f"{path} has no {name!r}")
     keywords = dict(map(_argument, arguments))
     try:
-        built = found(**keywords) if inspect.isclass(found) or inspect.isfunction(found) else found
-    except Exception as error:
+        makes = inspect.isclass(found) or inspect.isfunction(found)
+        if keywords and not makes:
+            raise UserError(f"{name} is built already: --with has no use for it")
+        built = found(**keywords) if makes else found
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
         raise UserError(f"{name} cannot be built: {_line(error)}; give arguments as --with NAME=VALUE") from error
     if not isinstance(built, nn.Module):
         raise UserError(f"{name} is a {type(built).__name__}, not a torch.nn.Module")
@@ -96,11 +106,11 @@ def _import(path: Path) -> Any:
         raise UserError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     # As if the file were run in its own folder: its neighbours can be imported, and its classes find their module.
-    sys.path.insert(0, str(path.parent))
+    sys.path[:0] = [str(path.parent), str(Path.cwd())]
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{path} cannot be imported: {_line(error)}") from error
     return module
 
@@ -115,6 +125,6 @@ def _argument(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     first = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

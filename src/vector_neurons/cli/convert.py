@@ -1,7 +1,7 @@
 """`vn convert old.pth new/`: the authors' checkpoints as models of this library."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -17,7 +17,7 @@ def run(
     k: int | None = None,
     legacy: bool = True,
     class_names: Path | None = None,
-    up: str = "z",
+    up: Literal["x", "y", "z"] = "y",
 ) -> int:
     """Read a checkpoint of the repositories vnn or vnn-pc and write it as a folder that `vector_neurons.load` reads.
 
@@ -27,11 +27,15 @@ def run(
         k: neighbours it was trained with; by default the paper's.
         legacy: keep the authors' absolute eps, for identical outputs; --no-legacy follows the paper.
         class_names: a text file with the name of one output a line.
-        up: the axis that pointed up in its training data.
+        up: the axis that pointed up in its training data; the authors' ModelNet40 and ShapeNet-Part have y up.
     """
     try:
         model = reference.load(checkpoint, k=k, legacy=legacy)
-        names = None if class_names is None else class_names.read_text().split()
+        names = (
+            None
+            if class_names is None
+            else [line.strip() for line in class_names.read_text().splitlines() if line.strip()]
+        )
         outputs = model.arguments.get("classes", model.arguments.get("parts"))
         if names is not None and len(names) != outputs:
             raise UserError(f"{class_names} names {len(names)} outputs, the model has {outputs}")

@@ -126,7 +126,7 @@ class VNMaxPool(nn.Module):
 
     def __init__(self, in_channels: int) -> None:
         super().__init__()
-        self.map_to_dir = nn.Linear(in_channels, in_channels, bias=False)
+        self.map_to_dir = nn.Linear(in_channels, in_channels, bias=False).requires_grad_(False)  # a choice has none
 
     def forward(self, x: Tensor) -> Tensor:
         x = _ours(x)
@@ -159,7 +159,7 @@ class VNStdFeature(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         frame = VF.linear(_ours(self.vn2(self.vn1(x))), self.vn_lin.weight)
         if self.normalize_frame:
-            frame = VF.orthonormal_frame(frame)
+            frame = VF.orthonormal_frame(frame, eps=EPS)
         read = VF.invariant_product(_ours(x), frame)
         return _theirs(read), frame.movedim((-2, -1), (1, 2))
 
@@ -175,7 +175,7 @@ def get_graph_feature(x: Tensor, k: int = 20, idx: Tensor | None = None, x_coord
     The graph is `idx`, or that of the coordinates `x_coord` `[B, 3, N]`, or that of the features themselves.
     """
     if idx is None and x_coord is not None:
-        idx = knn(x_coord, k)
+        idx = knn(x_coord.flatten(1, -2), k)
     return _graph(x, k, idx, cross=False)
 
 

@@ -44,7 +44,7 @@ def knn(
 @torch.library.custom_op("vector_neurons::knn", mutates_args=())
 def _knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
     batch, points, _ = x.shape
-    present = points if mask is None else int(mask.sum(1).min())
+    present = points if mask is None or batch == 0 else int(mask.sum(1).min())
     available = present if include_self else present - 1
     if not 1 <= k <= available:
         others = "" if include_self else " other"
@@ -53,7 +53,7 @@ def _knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
         )
     order = _canonical_order(x, mask)
     x = x.gather(1, order.unsqueeze(-1).expand_as(x))  # from here on, ties go to the lower index
-    rows = max(1, BLOCK_ELEMENTS // (batch * points))
+    rows = max(1, BLOCK_ELEMENTS // max(1, batch * points))
     # The own index is forced to the front (or out): among duplicated points its distance 0 is not unique.
     own = -1.0 if include_self else torch.inf
     blocks = []

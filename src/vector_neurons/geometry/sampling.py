@@ -22,8 +22,8 @@ def unit_ball(points: Points) -> Points:
     The result turns with the cloud: normalising and rotating commute.
     """
     centred = center(points)
-    radius = centred.square().sum(-1).amax(-1).sqrt()[..., None, None]
-    return centred / radius.where(radius > 0, 1)
+    squared = centred.square().sum(-1).amax(-1)[..., None, None]
+    return centred / squared.where(squared > 0, 1).sqrt()
 
 
 def unit_cube(points: Points) -> Points:

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..nn import scalar
-from ..typing import Mask
+from ..nn import KITS, scalar
+from ..typing import Mask, Neurons, Norm
 
 
 class Inputs(NamedTuple):
@@ -45,6 +45,19 @@ class Model(nn.Module):
         object.__setattr__(model, "arguments", {k: v for k, v in bound.arguments.items() if k != "self"})
         return model
 
+    def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+        """Random further inputs for these points: all the inputs, and what each of them is."""
+        inputs = read_inputs(self.arguments["inputs"])
+        given: list[tuple[Tensor, str]] = [(points, "points")]
+        if isinstance(self, Segmenter):
+            given.append((torch.zeros(len(points), dtype=torch.long), "scalars"))
+        if inputs.vectors:
+            given.append((torch.randn(*points.shape, inputs.vectors, dtype=points.dtype), "vectors"))
+        if inputs.scalars:
+            given.append((torch.randn(*points.shape[:2], inputs.scalars, dtype=points.dtype), "scalars"))
+        tensors, kinds = zip(*given, strict=True)
+        return tensors, kinds
+
 
 class Classifier(Model, ABC):
     """A network from clouds `(B, N, 3)` to logits `(B, classes)`, by way of an encoding."""
@@ -70,7 +83,9 @@ class Classifier(Model, ABC):
         lengths: Int[Tensor, " batch"] | None = None,
     ) -> Encoding:
         """Give the features, the frames and the descriptor of each cloud."""
-        return self.encode_present(points, vectors, scalars, mask_of(points, lengths))
+        mask = mask_of(points, lengths)
+        points, vectors, scalars = (present(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
+        return self.encode_present(points, vectors, scalars, mask)
 
     @abstractmethod
     def encode_present(
@@ -91,7 +106,11 @@ class Segmenter(Model, ABC):
         lengths: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch points parts"]:
         """Give logits of every point; those of padding mean nothing. Further inputs as in the classifiers."""
-        return self.segment_present(points, category, vectors, scalars, mask_of(points, lengths))
+        mask = mask_of(points, lengths)
+        if category.shape != points.shape[:1]:
+            raise ValueError(f"{len(points)} clouds need as many category indices, got {tuple(category.shape)}")
+        points, vectors, scalars = (present(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
+        return self.segment_present(points, category.long(), vectors, scalars, mask)
 
     @abstractmethod
     def segment_present(
@@ -114,25 +133,48 @@ def mask_of(points: Float[Tensor, "batch points 3"], lengths: Int[Tensor, " batc
         raise ValueError(f"a network takes clouds (B, N, 3), got {tuple(points.shape)}")
     if lengths is None:
         return None
-    return torch.arange(points.shape[1], device=points.device) < lengths.unsqueeze(-1)
+    if lengths.shape != points.shape[:1]:
+        raise ValueError(f"{len(points)} clouds need as many lengths, got {tuple(lengths.shape)}")
+    # Looking at the numbers would break a compiled graph.
+    if not torch.compiler.is_compiling() and not (lengths.min() >= 1 and lengths.max() <= points.shape[1]):
+        raise ValueError(f"lengths of clouds padded to {points.shape[1]} points must be 1 to {points.shape[1]}")
+    return torch.arange(points.shape[1], device=points.device) < lengths.to(points.device).unsqueeze(-1)
+
+
+def present(x: Tensor | None, mask: Mask | None) -> Tensor | None:
+    """Zero what is only padding, whatever stood there: 0 · NaN is NaN."""
+    return x if x is None or mask is None else x.where(mask.view(*mask.shape, *[1] * (x.ndim - 2)), 0)
+
+
+def kit_of(neurons: Neurons) -> Any:
+    """The layers of one kind of neurons."""
+    if neurons not in KITS:
+        raise ValueError(f"unknown neurons {neurons!r}: choose {' or '.join(KITS)}")
+    return KITS[neurons]
+
+
+def head_norm(norm: Norm) -> Norm:
+    """The norm of layers on a whole cloud, where instance norm would have no elements to normalise over."""
+    return "layer" if norm == "instance" else norm
 
 
 def lift_all(lift: Callable[..., Tensor], points: Tensor, vectors: Tensor | None, inputs: Inputs) -> Tensor:
     """Lift the points, and the further vectors `(B, N, 3, V)` of the points, to features."""
     given = 0 if vectors is None else vectors.shape[-1]
     if given != inputs.vectors:
-        raise ValueError(f"the network was built for {inputs.vectors} further vectors a point, got {given}")
+        hint = "; one vector a point is (B, N, 3, 1)" if vectors is not None and vectors.ndim == 3 else ""
+        raise ValueError(f"the network was built for {inputs.vectors} further vectors a point, got {given}{hint}")
     return lift(points, *(() if vectors is None else vectors.unbind(-1)))
 
 
 class JoinScalars(nn.Module):
     """Join scalars of the points to the invariants, which is where numbers without a pose may enter."""
 
-    def __init__(self, channels: int, inputs: Inputs, *, slope: float) -> None:
+    def __init__(self, channels: int, inputs: Inputs, *, slope: float, norm: Norm) -> None:
         super().__init__()
         self.scalars = inputs.scalars
         if inputs.scalars:
-            self.block = scalar.Block(channels + inputs.scalars, channels, slope=slope)
+            self.block = scalar.Block(channels + inputs.scalars, channels, slope=slope, norm=norm)
 
     def forward(self, x: Tensor, scalars: Tensor | None, mask: Mask | None) -> Tensor:
         """Give features of the same width."""

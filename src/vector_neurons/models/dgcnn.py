@@ -7,11 +7,22 @@ import torch
 from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
-from ..nn import KITS, scalar
+from ..nn import scalar
 from ..nn.functional import masked_mean
 from ..nn.head import Head
 from ..typing import BlockOptions, Mask, Neurons, Nonlinearity, Norm, Pool
-from .base import Classifier, Encoding, Inputs, JoinScalars, Segmenter, highest, lift_all, read_inputs
+from .base import (
+    Classifier,
+    Encoding,
+    Inputs,
+    JoinScalars,
+    Segmenter,
+    head_norm,
+    highest,
+    kit_of,
+    lift_all,
+    read_inputs,
+)
 from .pointnet import TransformNet
 
 SLOPE = 0.2
@@ -38,7 +49,7 @@ class Encoder(nn.Module):
         super().__init__()
         if graph not in ("feature", "coordinates"):
             raise ValueError(f'unknown graph {graph!r}: choose "feature" or "coordinates"')
-        kit = KITS[neurons]
+        kit = kit_of(neurons)
         self.lift, self.inputs, self.graph, self.k = kit.lift, inputs, graph, k
         pool = pool or ("mean" if neurons == "vector" else "max")
         channels, levels = kit.width(3) * (1 + inputs.vectors), []
@@ -104,11 +115,11 @@ class DGCNN(Classifier):
         options: BlockOptions = {"norm": norm, "nonlinearity": nonlinearity, "slope": SLOPE, "eps": eps}
         more: dict[str, Any] = {"k": k, "pool": pool, "graph": graph, "frame": frame, "mean": mean, "inputs": inputs}
         self.encoder = Encoder(neurons, widths, embedding, read_mean=read_mean, options=options, **more)
-        self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE)
+        self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE, norm=head_norm(norm))
         # The classical network has no bias before its first norm; the vector network's code has.
         bias = [neurons == "vector", *[True] * len(hidden)]
         widths = [2 * self.encoder.out_channels, *hidden, classes]
-        self.head = Head(widths, dropout=[dropout] * len(hidden), bias=bias, slope=SLOPE)
+        self.head = Head(widths, dropout=[dropout] * len(hidden), bias=bias, slope=SLOPE, norm=head_norm(norm))
 
     def encode_present(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
@@ -153,14 +164,13 @@ class DGCNNSegmenter(Segmenter):
         options: BlockOptions = {"norm": norm, "nonlinearity": nonlinearity, "slope": SLOPE, "eps": eps}
         more: dict[str, Any] = {"k": k, "pool": pool, "graph": graph, "frame": frame, "mean": mean, "inputs": inputs}
         self.encoder = Encoder(neurons, widths, embedding, read_mean=read_mean, options=options, **more)
-        self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE)
+        self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE, norm=head_norm(norm))
         self.turn = TransformNet(3, edge=k) if neurons == "scalar" else None
-        self.category = scalar.Block(categories, 64, slope=SLOPE)
+        self.category = scalar.Block(categories, 64, slope=SLOPE, norm=head_norm(norm), bias=False)
         local = self.encoder.level_channels * (3 if neurons == "vector" else 1)
-        seen = [self.encoder.out_channels + 64 + local, *hidden, parts]
-        self.head = Head(
-            seen, dropout=[*[dropout] * (len(hidden) - 1), 0.0], bias=[False] * (len(hidden) + 1), slope=SLOPE
-        )
+        seen = [self.encoder.out_channels + 64 + local + inputs.scalars, *hidden, parts]
+        rates, bias = [*[dropout] * (len(hidden) - 1), 0.0], [False] * (len(hidden) + 1)
+        self.head = Head(seen, dropout=rates, bias=bias, slope=SLOPE, norm=head_norm(norm))
 
     def segment_present(
         self, points: Tensor, category: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
@@ -171,5 +181,6 @@ class DGCNNSegmenter(Segmenter):
         overall = highest(self.join(invariants, scalars, mask), mask)
         kind = self.category(nn.functional.one_hot(category, self.categories).to(overall.dtype))
         everywhere = torch.cat([overall, kind], dim=-1).unsqueeze(1).expand(-1, points.shape[1], -1)
-        logits: Tensor = self.head(torch.cat([everywhere, self.encoder.read.read(levels, frame)], dim=-1), mask)
+        seen = [everywhere, self.encoder.read.read(levels, frame), *([] if scalars is None else [scalars])]
+        logits: Tensor = self.head(torch.cat(seen, dim=-1), mask)
         return logits

@@ -8,10 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
-from ..nn import KITS
 from ..nn.head import Head
 from ..typing import BlockOptions, Mask, Neurons, Nonlinearity, Norm, Pool
-from .base import Classifier, Encoding, Inputs, JoinScalars, Segmenter, highest, lift_all, read_inputs
+from .base import (
+    Classifier,
+    Encoding,
+    Inputs,
+    JoinScalars,
+    Segmenter,
+    head_norm,
+    highest,
+    kit_of,
+    lift_all,
+    read_inputs,
+)
 
 SLOPE = 0.0  # PointNet's non-linearity is ReLU
 
@@ -33,7 +43,7 @@ class TransformNet(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        kit = KITS[neurons]
+        kit = kit_of(neurons)
         if edge is None:
             widths = [channels, *map(kit.width, (64, 128, 1024))]
             self.edges = None
@@ -87,7 +97,7 @@ class Encoder(nn.Module):
         options: BlockOptions,
     ) -> None:
         super().__init__()
-        kit, vector = KITS[neurons], neurons == "vector"
+        kit, vector = kit_of(neurons), neurons == "vector"
         self.lift, self.inputs, self.k = kit.lift, inputs, k
         pool = pool or ("mean" if vector else "max")
         # The classical network keeps its biases beside the norms.
@@ -166,10 +176,10 @@ class PointNet(Classifier):
         more: dict[str, Any] = {"k": k, "pool": pool, "frame": frame, "mean": mean, "inputs": inputs}
         before, after = widths
         self.encoder = Encoder(neurons, before, after, embedding, read_mean=read_mean, options=options, **more)
-        self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE)
+        self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE, norm=head_norm(norm))
         rates = [*[0.0] * (len(hidden) - 1), dropout]
         seen = [self.encoder.out_channels, *hidden, classes]
-        self.head = Head(seen, dropout=rates, bias=[True] * (len(hidden) + 1), slope=SLOPE)
+        self.head = Head(seen, dropout=rates, bias=[True] * (len(hidden) + 1), slope=SLOPE, norm=head_norm(norm))
 
     def encode_present(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
@@ -208,10 +218,12 @@ class PointNetSegmenter(Segmenter):
         more: dict[str, Any] = {"k": k, "pool": pool, "frame": frame, "mean": mean, "inputs": inputs}
         before, after = widths
         self.encoder = Encoder(neurons, before, after, embedding, read_mean=read_mean, options=options, **more)
-        self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE)
+        self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE, norm=head_norm(norm))
         local = self.encoder.level_channels * (3 if neurons == "vector" else 1)
         seen = [2 * self.encoder.out_channels + categories + local, *hidden, parts]
-        self.head = Head(seen, dropout=[dropout] * len(hidden), bias=[True] * (len(hidden) + 1), slope=SLOPE)
+        self.head = Head(
+            seen, dropout=[dropout] * len(hidden), bias=[True] * (len(hidden) + 1), slope=SLOPE, norm=head_norm(norm)
+        )
 
     def segment_present(
         self, points: Tensor, category: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None

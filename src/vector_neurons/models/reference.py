@@ -97,7 +97,6 @@ NETWORKS = {
         PointNet,
         ("feat.conv_pos.map_to_feat.weight", "fc3.weight"),
         (
-            (r"feat\.", ""),
             *TRANSFORM,
             (r"conv1\.", "encoder.before.0."),
             (r"conv2\.", "encoder.after.0."),
@@ -145,8 +144,8 @@ def load(source: str | Path | Mapping[str, Any], *, k: int | None = None, legacy
     title, network = _recognise(state)
     arguments = dict(LEGACY) if legacy else {**LEGACY, "eps": None}
     arguments["pool"] = "max" if network.pool in state else "mean"
-    model = network.model(state[network.last].shape[0], **arguments, **({} if k is None else {"k": k}))
-    model.to(state[network.last].dtype)
+    last = state[network.last]
+    model = network.model(last.shape[0], **arguments, **({} if k is None else {"k": k})).to(last.dtype)
     renamed = {ours: tensor for ours, tensor in ((_rename(name, network), t) for name, t in state.items()) if ours}
     # Their layers at points are convolutions of size 1, their matrices have a third axis.
     renamed = {name: t.squeeze(-1) if t.ndim == 3 else t for name, t in renamed.items()}
@@ -166,8 +165,9 @@ def _read(path: Path) -> Any:
         with torch.serialization.safe_globals(_numbers()):
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{path} is not a file of plain weights: {line}") from error
+        raise CheckpointError(
+            f"{path} is not a file of plain weights: save its state_dict() alone, with the code that made it"
+        ) from error
 
 
 def _numbers() -> list[Any]:
@@ -189,18 +189,16 @@ def _unwrapped(source: Any) -> dict[str, Tensor]:
 
 def _recognise(state: Mapping[str, Tensor]) -> tuple[str, Network]:
     for title, network in NETWORKS.items():
-        if all(mark in state for mark in network.marks):
+        if all(mark in state for mark in (*network.marks, network.last)):
             return title, network
     raise CheckpointError(f"the checkpoint is none of the authors' networks ({'; '.join(NETWORKS)})")
 
 
 def _rename(name: str, network: Network) -> str:
+    name = name.removeprefix("feat.")
     for pattern, ours in network.names:
-        renamed, changes = re.subn(f"^{pattern}", ours, name)
-        if changes and ours == "" and pattern == r"feat\.":
-            name = renamed  # a prefix of the whole encoder: go on with the rest
-        elif changes:
-            name = renamed
+        name, changes = re.subn(f"^{pattern}", ours, name)
+        if changes:
             break
     for pattern, ours in BLOCK:
         name = re.sub(pattern, ours, name)

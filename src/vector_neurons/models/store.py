@@ -31,26 +31,32 @@ class Meaning:
     up: str = "z"  # the axis that pointed up in training
 
 
-def save(model: Model, folder: str | Path, meaning: Meaning = Meaning()) -> None:  # noqa: B008 - frozen
-    """Write the model to a folder, made if need be. A crash leaves the old files or the new ones, never half a file."""
+def save(model: Model, folder: str | Path, meaning: Meaning | None = None) -> None:
+    """Write the model to a folder, made if need be. A crash leaves the old files or the new ones, never half a file.
+
+    Without a `meaning`, a model that was loaded keeps its own.
+    """
     from importlib.metadata import version
 
     from safetensors.torch import save_file
 
     if type(model).__name__ not in MODELS:
         raise StoreError(f"cannot save a {type(model).__name__}: models are {', '.join(MODELS)}")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    own: Any = getattr(model, "meaning", Meaning())
+    known: Meaning = own if meaning is None else meaning
     config = {
         "format": FORMAT,
         "class": type(model).__name__,
         "arguments": {k: v._asdict() if hasattr(v, "_asdict") else v for k, v in model.arguments.items()},
         "version": version("vector-neurons"),
-        **asdict(meaning),
+        **asdict(known),
     }
+    described = json.dumps(config, indent=2, default=int) + "\n"  # a number of classes may come from NumPy
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     save_file(weights, folder / f"{WEIGHTS}.part")
-    (folder / f"{CONFIG}.part").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / f"{CONFIG}.part").write_text(described)
     for name in (WEIGHTS, CONFIG):
         os.replace(folder / f"{name}.part", folder / name)
 
@@ -65,7 +71,7 @@ def load(folder: str | Path) -> nn.Module:
     try:
         model = MODELS[config["class"]](**config["arguments"])
         meaning = Meaning(**{k: config[k] for k in ("classes", "normalisation", "up")})
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:
         raise StoreError(f"{folder / CONFIG} does not describe a {config['class']}: {_line(error)}") from error
     weights = folder / WEIGHTS
     if not weights.is_file():
@@ -97,7 +103,7 @@ def _config(folder: Path) -> dict[str, Any]:
         raise StoreError(f"{path} describes no model: it names no class and arguments")
     if config.get("format") != FORMAT:
         raise StoreError(f"{path} has format {config.get('format')!r}, this version reads {FORMAT}: update the package")
-    if config["class"] not in MODELS:
+    if not isinstance(config["class"], str) or config["class"] not in MODELS:
         raise StoreError(f"{path} names an unknown class {config['class']!r}: models are {', '.join(MODELS)}")
     return config
 

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
-from ..nn import KITS
 from ..nn.functional import masked_mean
 from ..nn.head import Head
 from ..typing import Mask, Neurons
-from .base import Classifier, Encoding, Inputs, JoinScalars, highest, lift_all, read_inputs
+from .base import Classifier, Encoding, Inputs, JoinScalars, highest, kit_of, lift_all, read_inputs
 
 SLOPE = 0.2
 
@@ -89,14 +88,14 @@ class VNTransformer(Classifier):
         if pool not in ("mean", "max", "attention"):
             raise ValueError(f'unknown pool {pool!r}: choose "mean", "max" or "attention"')
         self.inputs, self.k, self.pool = read_inputs(inputs), k, pool
-        kit = KITS[neurons]
+        kit = kit_of(neurons)
         self.lift = kit.lift
         channels = kit.width(width)
         self.stem = kit.EdgeConv(kit.width(3) * (1 + self.inputs.vectors), channels, k=k, slope=SLOPE)
         self.layers = nn.ModuleList(EncoderLayer(kit, channels, heads) for _ in range(layers))
         self.norm = kit.LayerNorm(channels)
         self.read = kit.Invariant(channels, frame=frame, mean=mean, norm="layer", slope=SLOPE)
-        self.join = JoinScalars(self.read.out_channels, self.inputs, slope=SLOPE)
+        self.join = JoinScalars(self.read.out_channels, self.inputs, slope=SLOPE, norm="layer")
         self.weigh = nn.Linear(self.read.out_channels, 1) if pool == "attention" else None
         widths = [self.read.out_channels, hidden, classes]
         self.head = Head(widths, dropout=[dropout], bias=[True, True], slope=SLOPE, norm="layer")

@@ -184,18 +184,18 @@ def read_in_frame(x: Vectors, frame: Frames) -> Float[Tensor, "... invariants"]:
     return invariant_product(x, frame).flatten(-2)
 
 
-def orthonormal_frame(x: Float[Tensor, "... dim 2"]) -> Float[Tensor, "... 3 3"]:
+def orthonormal_frame(x: Float[Tensor, "... dim 2"], *, eps: float = 0.0) -> Float[Tensor, "... 3 3"]:
     """Right-handed orthonormal frame from two vectors, by Gram-Schmidt and their cross product (SO(3), not O(3)).
 
     Where the two are parallel there is no frame: the second and third vector then shrink to zero, instead of
-    pointing where rounding points.
+    pointing where rounding points. `eps` is added to both lengths as the authors' code does.
     """
     if x.shape[-2] != 3:
         raise ValueError(f"orthonormal frames use a cross product, which is 3-D only, got {tuple(x.shape)}")
     first, second = _wide(x).unbind(-1)
     size = norm(second.unsqueeze(-1))
-    first = first / norm(first.unsqueeze(-1))
+    first = first / (norm(first.unsqueeze(-1)) + eps)
     second = second - (first * second).sum(-1, keepdim=True) * first
     floor = torch.finfo(second.dtype).eps ** 0.5
-    second = second / norm(second.unsqueeze(-1)).maximum(floor * size)
+    second = second / (norm(second.unsqueeze(-1)).maximum(floor * size) + eps)
     return torch.stack([first, second, torch.linalg.cross(first, second, dim=-1)], dim=-1).to(x.dtype)

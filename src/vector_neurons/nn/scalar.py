@@ -211,7 +211,7 @@ POOLS: dict[Pool, type[nn.Module]] = {"mean": MeanPool, "max": MaxPool}
 class EdgeConv(EdgeConvBase):
     """DGCNN's edge convolution: `Block` on `[x_m - x_n, x_n]` of every edge, pooled over the neighbours m of n.
 
-    `cross` takes the channels for coordinates of vectors, `(3, C)`, and adds their products `x_m × x_n`.
+    `cross` takes the channels for coordinates of vectors, three by three, and adds their products `x_m × x_n`.
     """
 
     block, pools = Block, POOLS
@@ -223,7 +223,8 @@ class EdgeConv(EdgeConvBase):
 
     def edges(self, x: Tensor, neighbours: Tensor) -> Tensor:
         if self.cross:
-            return edge_features(x.view(*x.shape[:-1], 3, -1), neighbours, cross=True).flatten(-2)
+            vectors = x.view(*x.shape[:-1], -1, 3).mT  # the coordinates of one vector stand together, as lifted
+            return edge_features(vectors, neighbours, cross=True).mT.flatten(-2)
         return edge_features(x, neighbours)
 
 

@@ -100,8 +100,12 @@ class EdgeConvBase(nn.Module, ABC):
         self.check(x)
         if neighbours is None:
             neighbours = knn(x, self.k, include_self=self.include_self, mask=mask)
+        elif not torch.compiler.is_compiling() and not (neighbours.min() >= 0 and neighbours.max() < x.shape[1]):
+            raise ValueError(f"neighbours must be indices 0 to {x.shape[1] - 1} of the cloud's own points")
         # A lifted cloud's edges are cheap, and their differences small: there, building them keeps a digit.
-        build = self.cross or self.in_channels <= 3
+        # Half precision would lose the difference of neighbours in the difference of their images.
+        half = x.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(x.device.type)
+        build = self.cross or self.in_channels <= 3 or half
         edges = self.edges(x, neighbours) if build else Edges(x, neighbours)
         for block in self.blocks:
             edges = block(edges, mask)

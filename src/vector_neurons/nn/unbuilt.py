@@ -1,4 +1,4 @@
-"""Inputs that are never built: a linear map of them is found from their parts, exactly and many times cheaper.
+"""Inputs that are never built: their images under a linear map come from their parts, the same up to rounding.
 
 An edge convolution maps `[x_m - x_n, x_n]` of every edge, and there are k times as many edges as points:
 `Θ(x_m - x_n) + Φ x_n = Θ x_m + (Φ - Θ) x_n` needs products at points only, then a gather and a sum. Likewise

@@ -202,6 +202,7 @@ class MaxPool(nn.Module):
     def __init__(self, channels: int, *, elements: int | None = None) -> None:
         super().__init__()
         self.direction = Linear(channels, channels, elements=elements)
+        self.direction.weight.requires_grad_(False)  # training on many processes waits for gradients of all others
 
     def forward(self, x: Vectors, mask: Mask | None = None) -> Vectors:
         check_vectors(self, x, self.direction.in_channels, rank=4)

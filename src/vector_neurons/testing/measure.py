@@ -150,9 +150,14 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 def outputs_of(network: Network, inputs: tuple[Any, ...]) -> list[Tensor]:
     """Run without gradients and list the tensors that come out."""
-    with torch.no_grad(), torch.random.fork_rng():
+    devices = {x.device for x in inputs if isinstance(x, Tensor) and x.device.type != "cpu"}
+    with torch.no_grad(), torch.random.fork_rng(list(devices)):
         torch.manual_seed(0)  # dropout drops the same neurons on both sides
-        return list(tensors_in(network(*inputs)))
+        output = network(*inputs)
+    found = list(tensors_in(output))
+    if not found:
+        raise ValueError(f"the module gave no tensors but a {type(output).__name__}: return tensors, tuples or dicts")
+    return found
 
 
 def tensors_in(output: Any) -> Iterator[Tensor]:

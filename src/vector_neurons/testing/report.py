@@ -27,7 +27,7 @@ class Row:
 
     def inside(self, other: "Row") -> bool:
         """Whether this layer is a part of the other."""
-        return other.layer == OUTPUT or self.layer.startswith(other.layer + ".")
+        return self.layer != OUTPUT and (other.layer == OUTPUT or self.layer.startswith(other.layer + "."))
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,11 @@ class Report:
 
         What a layer does inside is its own affair as long as its output, and so that of all it is part of, holds.
         """
-        holds = [row for row in self.rows if row.error <= self.tolerance]
-        broken = [row for row in self.rows if row not in holds and not any(row.inside(good) for good in holds)]
+        bad = {row.layer for row in self.rows if not row.error <= self.tolerance}
+        holds = [row for row in self.rows if row.layer not in bad]  # of several outputs, all
+        broken = [
+            row for row in self.rows if not row.error <= self.tolerance and not any(row.inside(good) for good in holds)
+        ]
         return next((row for row in broken if not row.shaken <= self.tolerance), broken[0] if broken else None)
 
     @property
@@ -59,7 +62,8 @@ class Report:
     def verdict(self) -> str:
         """One line for people."""
         if self.culprit is None:
-            return f"{self.group}-equivariant: error {self.rows[-1].error:.1e}, allowed {self.tolerance:.0e}"
+            worst = max(row.error for row in self.rows if row.layer == OUTPUT)
+            return f"{self.group}-equivariant: error {worst:.1e}, allowed {self.tolerance:.0e}"
         row = self.culprit
         place = f"{row.layer} ({row.type}), error {row.error:.1e}"
         if self.cause == "ties":
@@ -134,7 +138,8 @@ def _trace(
 def _behaviours(x: Tensor, g: Element, only: Kind | None) -> list[tuple[str, tuple[Kind, float | None]]]:
     """What an output may be, as far as its shape tells: its name, and how `g` acts on it."""
     if g.scale != 1:
-        return [(f"scale^{degree}", (only or "scalars", float(degree))) for degree in (0, 1, 2)]
+        degrees = (0, 1, 2) if only is None else (0,) if only == "scalars" else (1,)
+        return [(f"scale^{degree}", (only or "scalars", float(degree))) for degree in degrees]
     kinds: list[Kind] = ["scalars"]
     if g.linear is not None:
         dim = g.linear.shape[-1]
@@ -151,7 +156,7 @@ def _record(network: nn.Module, inputs: tuple[Any, ...]) -> list[tuple[Layer, Te
 
     def hook(name: str, label: str) -> Callable[..., None]:
         def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            seen.extend(((name, label, tuple(y.shape)), y) for y in tensors_in(output) if y.is_floating_point())
+            seen.extend(((name, label, tuple(y.shape)), y) for y in tensors_in(output))
 
         return keep
 
