@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..nn import KITS, scalar
+from ..nn.functional import mask_like
 from ..typing import Mask, Neurons, Norm
 
 
@@ -143,7 +144,7 @@ def mask_of(points: Float[Tensor, "batch points 3"], lengths: Int[Tensor, " batc
 
 def present(x: Tensor | None, mask: Mask | None) -> Tensor | None:
     """Zero what is only padding, whatever stood there: 0 · NaN is NaN."""
-    return x if x is None or mask is None else x.where(mask.view(*mask.shape, *[1] * (x.ndim - 2)), 0)
+    return x if x is None or mask is None else x.where(mask_like(mask, x.ndim), 0)
 
 
 def kit_of(neurons: Neurons) -> Any:
@@ -182,8 +183,3 @@ class JoinScalars(nn.Module):
         if given != self.scalars:
             raise ValueError(f"the network was built for {self.scalars} scalars a point, got {given}")
         return x if scalars is None else self.block(torch.cat([x, scalars], dim=-1), mask)
-
-
-def highest(x: Float[Tensor, "batch points channels"], mask: Mask | None) -> Float[Tensor, "batch channels"]:
-    """Maximum over the points that exist."""
-    return (x if mask is None else x.masked_fill(~mask.unsqueeze(-1), -torch.inf)).amax(1)

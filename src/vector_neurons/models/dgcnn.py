@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
 from ..nn import scalar
-from ..nn.functional import masked_mean
+from ..nn.functional import masked_max, masked_mean
 from ..nn.head import Head
 from ..typing import BlockOptions, Mask, Neurons, Nonlinearity, Norm, Pool
 from .base import (
@@ -18,7 +18,6 @@ from .base import (
     JoinScalars,
     Segmenter,
     head_norm,
-    highest,
     kit_of,
     lift_all,
     read_inputs,
@@ -126,7 +125,7 @@ class DGCNN(Classifier):
     ) -> Encoding:
         _, features, invariants, frame = self.encoder(points, vectors, mask)
         invariants = self.join(invariants, scalars, mask)
-        descriptor = torch.cat([highest(invariants, mask), masked_mean(invariants, [1], mask).squeeze(1)], dim=-1)
+        descriptor = torch.cat([masked_max(invariants, mask), masked_mean(invariants, [1], mask).squeeze(1)], dim=-1)
         return Encoding(features, frame, descriptor)
 
 
@@ -178,7 +177,7 @@ class DGCNNSegmenter(Segmenter):
         if self.turn is not None:
             points = self.turn(points, mask)
         levels, _, invariants, frame = self.encoder(points, vectors, mask)
-        overall = highest(self.join(invariants, scalars, mask), mask)
+        overall = masked_max(self.join(invariants, scalars, mask), mask)
         kind = self.category(nn.functional.one_hot(category, self.categories).to(overall.dtype))
         everywhere = torch.cat([overall, kind], dim=-1).unsqueeze(1).expand(-1, points.shape[1], -1)
         seen = [everywhere, self.encoder.read.read(levels, frame), *([] if scalars is None else [scalars])]

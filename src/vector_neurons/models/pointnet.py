@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
+from ..nn.functional import masked_max
 from ..nn.head import Head
 from ..typing import BlockOptions, Mask, Neurons, Nonlinearity, Norm, Pool
 from .base import (
@@ -17,7 +18,6 @@ from .base import (
     JoinScalars,
     Segmenter,
     head_norm,
-    highest,
     kit_of,
     lift_all,
     read_inputs,
@@ -185,7 +185,7 @@ class PointNet(Classifier):
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Encoding:
         _, features, invariants, frame = self.encoder(points, vectors, mask)
-        return Encoding(features, frame, highest(self.join(invariants, scalars, mask), mask))
+        return Encoding(features, frame, masked_max(self.join(invariants, scalars, mask), mask))
 
 
 class PointNetSegmenter(Segmenter):
@@ -230,7 +230,7 @@ class PointNetSegmenter(Segmenter):
     ) -> Tensor:
         levels, _, invariants, frame = self.encoder(points, vectors, mask)
         invariants = self.join(invariants, scalars, mask)
-        overall = highest(invariants, mask)
+        overall = masked_max(invariants, mask)
         kind = nn.functional.one_hot(category, self.categories).to(overall.dtype)
         everywhere = torch.cat([overall, kind], dim=-1).unsqueeze(1).expand(-1, points.shape[1], -1)
         seen = torch.cat([everywhere, self.encoder.read.read(levels, frame), invariants], dim=-1)

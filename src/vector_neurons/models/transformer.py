@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
-from ..nn.functional import masked_mean
+from ..nn.functional import masked_max, masked_mean
 from ..nn.head import Head
 from ..typing import Mask, Neurons
-from .base import Classifier, Encoding, Inputs, JoinScalars, highest, kit_of, lift_all, read_inputs
+from .base import Classifier, Encoding, Inputs, JoinScalars, kit_of, lift_all, read_inputs
 
 SLOPE = 0.2
 
@@ -113,7 +113,7 @@ class VNTransformer(Classifier):
 
     def _pool(self, x: Tensor, mask: Mask | None) -> Tensor:
         if self.pool == "max":
-            return highest(x, mask)
+            return masked_max(x, mask)
         if self.weigh is None:
             return masked_mean(x, [1], mask).squeeze(1)
         score = self.weigh(x)

@@ -88,11 +88,21 @@ def activation(q: Vectors, k: Directions, h: Scalar, *, signed: bool = True) -> 
     return torch.addcmul(wide, image - p, unit).to(q.dtype)
 
 
+def mask_like(mask: Mask, ndim: int) -> Tensor:
+    """The mask of points with further axes of size 1, up to `ndim`: it then broadcasts over all that a point has."""
+    return mask.view(*mask.shape, *[1] * (ndim - 2))
+
+
+def masked_max(x: Float[Tensor, "*batch elements channels"], mask: Mask | None) -> Float[Tensor, "*batch channels"]:
+    """Maximum of scalars over the axis before the channels; where `mask` is False nothing counts."""
+    return (x if mask is None else x.masked_fill(~mask_like(mask, x.ndim), -torch.inf)).amax(dim=-2)
+
+
 def masked_mean(x: Float[Tensor, "batch *shape"], dims: list[int], mask: Mask | None) -> Float[Tensor, "batch *mean"]:
     """Mean over `dims`, kept with size 1, of what exists: where `mask` is False nothing counts."""
     if mask is None:
         return x.mean(dims, keepdim=True)
-    present = mask.view(*mask.shape, *[1] * (x.ndim - 2))
+    present = mask_like(mask, x.ndim)
     total = x.where(present, 0).sum(dims, keepdim=True)
     return total / present.expand_as(x).sum(dims, keepdim=True).to(x.dtype)
 

@@ -16,7 +16,7 @@ from ..geometry.neighbours import edge_features
 from ..geometry.sampling import center
 from ..typing import BlockOptions, Mask, Nonlinearity, Norm, Points, Pool, Scalars
 from .checks import check_scalars
-from .functional import masked_mean
+from .functional import masked_max, masked_mean
 from .shared import EdgeConvBase, MLPBase, NoNorm, masked_batch_norm, rows_of
 from .unbuilt import Edges
 
@@ -202,7 +202,7 @@ class MaxPool(nn.Module):
 
     def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
         check_scalars(self, x, self.channels, rank=3)
-        return (x if mask is None else x.masked_fill(~mask.unsqueeze(-1), -torch.inf)).amax(dim=-2)
+        return masked_max(x, mask)
 
 
 POOLS: dict[Pool, type[nn.Module]] = {"mean": MeanPool, "max": MaxPool}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
 from ..typing import BlockOptions, Mask, Neighbours, Pool
+from .functional import mask_like
 from .unbuilt import Edges, WithMean
 
 
@@ -30,7 +31,7 @@ class NoNorm(nn.Module):
 
 def rows_of(mask: Mask | None, shape: Sequence[int]) -> Tensor | None:
     """The mask of points, one entry for each of all the elements (edges, too) of `shape`."""
-    return None if mask is None else mask.view(*mask.shape, *[1] * (len(shape) - 2)).expand(shape).flatten()
+    return None if mask is None else mask_like(mask, len(shape)).expand(shape).flatten()
 
 
 def masked_batch_norm(bn: nn.Module, rows: Tensor, mask: Tensor | None) -> Tensor:
