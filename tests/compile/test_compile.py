@@ -121,14 +121,15 @@ def network_and_more(name):
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("lengths", [None, torch.tensor([40, 23])], ids=["full", "padded"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_network_compiles_in_one_graph(name, training):
+def test_every_network_compiles_in_one_graph(name, lengths, training):
     network, more = network_and_more(name)
     network.train(training)
     compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
     x = torch.randn(2, 40, 3, dtype=torch.float64)
-    expected = value_and_gradients(lambda x: network(x, *more), network, x)
-    found = value_and_gradients(lambda x: compiled(x, *more), network, x)
+    expected = value_and_gradients(lambda x: network(x, *more, lengths=lengths), network, x)
+    found = value_and_gradients(lambda x: compiled(x, *more, lengths=lengths), network, x)
     for part in expected:
         # Two orders of summation, each amplified by the depth of the network.
         scale = expected[part].abs().max().clamp_min(1e-9)

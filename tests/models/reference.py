@@ -31,7 +31,8 @@ class _Layers:
         """Scalar batch norm over every axis but the channels, with the biased variance."""
         if self.training:
             others = [axis for axis in range(x.dim()) if axis != 1]
-            mean, var = x.mean(others), x.var(others, correction=0)
+            mean = x.mean(others)
+            var = (x - _along_channels(mean, x)).square().mean(others)  # x.var sums less accurately
         else:
             mean, var = self.state[f"{name}.running_mean"], self.state[f"{name}.running_var"]
         scale = self.state[f"{name}.weight"] / (var + BN_EPS).sqrt()

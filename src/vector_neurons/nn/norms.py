@@ -57,7 +57,8 @@ class BatchNorm(nn.Module):
     ) -> Float[Tensor, " channels"]:
         """Each channel's mean length: of the batch in training, of the past in evaluation."""
         if self.training or self.bn.running_mean is None:
-            return (lengths if mask is None else lengths[mask]).detach().mean(0)
+            lengths = lengths.detach()
+            return lengths.mean(0) if mask is None else lengths.where(mask.unsqueeze(-1), 0).sum(0) / mask.sum()
         past = self.bn.running_mean.to(lengths.dtype)
         return past.exp() if self.mode == "log" else past
 

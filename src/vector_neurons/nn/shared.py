@@ -18,6 +18,8 @@ from ..typing import BlockOptions, Mask, Neighbours, Pool
 from .functional import mask_like
 from .unbuilt import Edges, WithMean
 
+AnyBatchNorm = nn.BatchNorm1d | nn.SyncBatchNorm
+
 
 class NoNorm(nn.Module):
     """The norm `"none"`."""
@@ -34,13 +36,45 @@ def rows_of(mask: Mask | None, shape: Sequence[int]) -> Tensor | None:
     return None if mask is None else mask_like(mask, len(shape)).expand(shape).flatten()
 
 
-def masked_batch_norm(bn: nn.Module, rows: Tensor, mask: Tensor | None) -> Tensor:
+def masked_batch_norm(bn: AnyBatchNorm, rows: Tensor, mask: Tensor | None) -> Tensor:
     """Batch norm of `rows` `(M, C)`, its statistics learned from the rows that exist."""
-    rows = rows.to(next(bn.parameters()).dtype)
-    if mask is None or not bn.training:
-        normalised: Tensor = bn(rows)
-        return normalised
-    return torch.zeros_like(rows).masked_scatter(mask.unsqueeze(-1), bn(rows[mask]))
+    rows = rows.to(bn.weight.dtype)
+    if bn.training and isinstance(bn, nn.SyncBatchNorm):  # statistics from all processes
+        return bn(rows) if mask is None else torch.zeros_like(rows).masked_scatter(mask.unsqueeze(-1), bn(rows[mask]))
+    if not bn.training and bn.running_mean is not None and bn.running_var is not None:
+        mean, variance = bn.running_mean, bn.running_var
+    else:
+        mean, variance = batch_statistics(rows, mask)
+        if bn.training and bn.track_running_stats:
+            _learn(bn, mean, variance, len(rows) if mask is None else mask.sum())
+    return torch.addcmul(bn.bias, rows - mean, bn.weight * (variance + bn.eps).rsqrt())
+
+
+def batch_statistics(rows: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and (biased) variance of each column of `rows` `(M, C)`, over the rows that exist.
+
+    By two plain sums: torch's batch norm and `var_mean` add up row by row, which costs a float64 gradient two digits.
+    """
+    if len(rows) < 2:
+        raise ValueError(f"batch norm in training mode needs more than one element to learn from, got {len(rows)}")
+    if mask is None:
+        mean = rows.mean(0)
+        return mean, (rows - mean).square().mean(0)
+    present, count = mask.unsqueeze(-1), mask.sum()
+    mean = rows.where(present, 0).sum(0) / count
+    return mean, (rows - mean).where(present, 0).square().sum(0) / count
+
+
+@torch.no_grad()
+def _learn(bn: AnyBatchNorm, mean: Tensor, variance: Tensor, count: int | Tensor) -> None:
+    """Move the running statistics towards the batch's, as torch's batch norm does."""
+    bn.get_buffer("num_batches_tracked").add_(1)
+    past_mean, past_variance = bn.get_buffer("running_mean"), bn.get_buffer("running_var")
+    # Without a momentum, all batches since the start count alike.
+    share = bn.get_buffer("num_batches_tracked").to(mean.dtype).reciprocal() if bn.momentum is None else bn.momentum
+    unbiased = variance * (count / (count - 1))
+    past_mean.lerp_(mean.to(past_mean.dtype), share)
+    past_variance.lerp_(unbiased.to(past_variance.dtype), share)
 
 
 class MLPBase(nn.Sequential):
