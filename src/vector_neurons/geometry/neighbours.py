@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .. import kernels
 from ..typing import Mask, Neighbours
 
 # Distances closer than this many units of rounding, relative to the size of the numbers they come from, are equal.
@@ -53,6 +54,17 @@ def _knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
         )
     order = _canonical_order(x, mask)
     x = x.gather(1, order.unsqueeze(-1).expand_as(x))  # from here on, ties go to the lower index
+    if kernels.native(x):
+        sizes = mask.sum(1) if mask is not None else torch.full((batch,), points)
+        found: Tensor = torch.ops.vector_neurons.nearest(x, sizes, k, include_self, tie_tolerance(x.dtype))
+    else:
+        found = _search(x, k, include_self, None if mask is None else mask.gather(1, order))
+    nearest = order.unsqueeze(1).expand(-1, points, -1).gather(2, found)
+    return torch.empty_like(nearest).scatter_(1, order.unsqueeze(-1).expand_as(nearest), nearest)
+
+
+def _search(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
+    batch, points, _ = x.shape
     rows = max(1, BLOCK_ELEMENTS // max(1, batch * points))
     # The own index is forced to the front (or out): among duplicated points its distance 0 is not unique.
     own = -1.0 if include_self else torch.inf
@@ -61,12 +73,11 @@ def _knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
         queries = x[:, start : start + rows]
         distances = _distances(queries, x)
         if mask is not None:
-            distances.masked_fill_(~mask.gather(1, order).unsqueeze(1), torch.inf)
+            distances.masked_fill_(~mask.unsqueeze(1), torch.inf)
         diagonal = torch.arange(queries.shape[1], device=x.device)
         distances[:, diagonal, start + diagonal] = own
         blocks.append(_select(distances, k, _length(queries), tie_tolerance(x.dtype)))
-    nearest = order.unsqueeze(1).expand(-1, points, -1).gather(2, torch.cat(blocks, dim=1))
-    return torch.empty_like(nearest).scatter_(1, order.unsqueeze(-1).expand_as(nearest), nearest)
+    return torch.cat(blocks, dim=1)
 
 
 @_knn.register_fake

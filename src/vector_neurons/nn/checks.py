@@ -22,6 +22,11 @@ def check_vectors(layer: nn.Module, x: Tensor, channels: int, *, rank: int = 2) 
     raise ValueError(f"{type(layer).__name__} takes vectors ({axes}3, {channels}), got {shape}{hint}")
 
 
+def hooked(layer: nn.Module) -> bool:
+    """Whether somebody listens to what goes into or comes out of this layer."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+
+
 def check_scalars(layer: nn.Module, x: Tensor, channels: int, *, rank: int = 1) -> None:
     """Refuse features whose channels do not stand last."""
     if x.ndim >= rank and x.shape[-1] == channels:

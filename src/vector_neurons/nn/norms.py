@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from ..typing import Mask, Norm, Vectors
 from . import functional as VF
+from . import fused
 from .checks import check_vectors
-from .shared import NoNorm, masked_batch_norm, rows_of
+from .shared import NoNorm, learn, masked_batch_norm, rows_of
 
 
 class BatchNorm(nn.Module):
@@ -45,6 +46,8 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Vectors, mask: Mask | None = None) -> Vectors:
         check_vectors(self, x, self.bn.num_features, rank=3)
+        if self.fusable(mask) and fused.applies(x):
+            return fused.batch_norm(x, self.settings, eps=self.eps)
         rows = rows_of(mask, x.shape[:-2])
         normalise = partial(masked_batch_norm, self.bn, mask=rows)
         log = self.mode == "log"
@@ -61,6 +64,23 @@ class BatchNorm(nn.Module):
             return lengths.mean(0) if mask is None else lengths.where(mask.unsqueeze(-1), 0).sum(0) / mask.sum()
         past = self.bn.running_mean.to(lengths.dtype)
         return past.exp() if self.mode == "log" else past
+
+    def fusable(self, mask: Mask | None) -> bool:
+        """Whether the kernels know this norm; they know no padding, which only training would have to leave out."""
+        plain = self.mode == "norm" and isinstance(self.bn, nn.BatchNorm1d)
+        return plain and (mask is None or not self.training)
+
+    def settings(self, moments: fused.Moments, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Scale and shift of lengths, and the length below which a vector counts as that long, for every channel."""
+        if self.training or self.bn.running_mean is None or self.bn.running_var is None:
+            mean, variance = moments()
+            if self.training and self.bn.track_running_stats:
+                learn(self.bn, mean, variance, count)
+        else:
+            mean, variance = self.bn.running_mean.double(), self.bn.running_var.double()
+        scale = self.bn.weight * (variance + self.bn.eps).rsqrt()
+        floor = VF.RELATIVE_FLOOR * mean.detach() if self.eps is None else torch.zeros_like(mean)
+        return scale, self.bn.bias - mean * scale, floor
 
     def extra_repr(self) -> str:
         return f"mode={self.mode!r}"

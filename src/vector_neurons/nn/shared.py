@@ -46,7 +46,7 @@ def masked_batch_norm(bn: AnyBatchNorm, rows: Tensor, mask: Tensor | None) -> Te
     else:
         mean, variance = batch_statistics(rows, mask)
         if bn.training and bn.track_running_stats:
-            _learn(bn, mean, variance, len(rows) if mask is None else mask.sum())
+            learn(bn, mean, variance, len(rows) if mask is None else mask.sum())
     return torch.addcmul(bn.bias, rows - mean, bn.weight * (variance + bn.eps).rsqrt())
 
 
@@ -66,7 +66,7 @@ def batch_statistics(rows: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]
 
 
 @torch.no_grad()
-def _learn(bn: AnyBatchNorm, mean: Tensor, variance: Tensor, count: int | Tensor) -> None:
+def learn(bn: AnyBatchNorm, mean: Tensor, variance: Tensor, count: int | Tensor) -> None:
     """Move the running statistics towards the batch's, as torch's batch norm does."""
     bn.get_buffer("num_batches_tracked").add_(1)
     past_mean, past_variance = bn.get_buffer("running_mean"), bn.get_buffer("running_var")
@@ -142,10 +142,15 @@ class EdgeConvBase(nn.Module, ABC):
         half = x.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(x.device.type)
         build = self.cross or self.in_channels <= 3 or half
         edges = self.edges(x, neighbours) if build else Edges(x, neighbours)
-        for block in self.blocks:
+        *first, last = self.blocks
+        for block in first:
             edges = block(edges, mask)
-        pooled: Tensor = self.pool(edges)
-        return pooled
+        return self.pooled(last, edges, mask)
+
+    def pooled(self, block: nn.Module, edges: Tensor | Edges, mask: Mask | None) -> Tensor:
+        """The last block, and the pool."""
+        result: Tensor = self.pool(block(edges, mask))
+        return result
 
     @abstractmethod
     def check(self, x: Tensor) -> None:

@@ -16,9 +16,10 @@ from ..geometry.neighbours import edge_features
 from ..geometry.sampling import center
 from ..typing import BlockOptions, Frames, Mask, Nonlinearity, Norm, Points, Pool, Vectors
 from . import functional as VF
-from .checks import check_vectors
+from . import fused
+from .checks import check_vectors, hooked
 from .norms import NORMS, BatchNorm, InstanceNorm, LayerNorm
-from .shared import EdgeConvBase, MLPBase
+from .shared import EdgeConvBase, MLPBase, NoNorm
 from .unbuilt import Edges, WithMean
 
 NewVectors = Float[Tensor, "... dim out"]
@@ -149,11 +150,31 @@ class Block(nn.Module):
         self.direction = Linear(source, 1 if shared_direction else out_channels)
 
     def forward(self, x: Vectors | Edges | WithMean, mask: Mask | None = None) -> NewVectors:
+        if self._fusable(x, mask):
+            return self._fused(x)
         q: Tensor = self.norm(self.linear(x), mask)
         k = self.direction(x if self.nonlinearity == "built-in" else q)
         if self.activation is None:
             return VF.leaky_relu(q, k, self.slope, eps=self.eps)
         return VF.activation(q, k, self.activation)
+
+    def mean(self, x: Vectors | Edges, mask: Mask | None = None) -> NewVectors:
+        """The block, and the mean over the axis before the vectors: the neighbours of a point."""
+        return self._fused(x, pool=True) if self._fusable(x, mask) else VF.mean_pool(self(x, mask))
+
+    def _fusable(self, x: Tensor | Edges | WithMean, mask: Mask | None) -> bool:
+        # Fused, the parts of the block are not called: whoever hooked into them or exchanged them wants them to be.
+        parts = type(self.linear) is type(self.direction) is Linear and not any(map(hooked, self.children()))
+        known = isinstance(self.norm, NoNorm) or (isinstance(self.norm, BatchNorm) and self.norm.fusable(mask))
+        return parts and known and self.nonlinearity == "built-in" and self.activation is None and fused.applies(x)
+
+    def _fused(self, x: Tensor | Edges | WithMean, pool: bool = False) -> Tensor:
+        if isinstance(x, Tensor):
+            check_vectors(self, x, self.linear.in_channels)
+        settings = self.norm.settings if isinstance(self.norm, BatchNorm) else None
+        return fused.block(
+            x, self.linear.weight, self.direction.weight, settings, slope=self.slope, eps=self.eps, pool=pool
+        )
 
     def extra_repr(self) -> str:
         bend = f"slope={self.slope}" if self.activation is None else f"activation={self.activation}"
@@ -228,6 +249,11 @@ class EdgeConv(EdgeConvBase):
 
     def edges(self, x: Tensor, neighbours: Tensor) -> Tensor:
         return edge_features(x, neighbours, cross=self.cross)
+
+    def pooled(self, block: nn.Module, edges: Tensor | Edges, mask: Mask | None) -> Tensor:
+        if type(self.pool) is MeanPool and type(block) is Block and not hooked(self.pool) and not hooked(block):
+            return block.mean(edges, mask)
+        return super().pooled(block, edges, mask)
 
 
 class Invariant(nn.Module):

@@ -1,0 +1,105 @@
+"""Shapes and gradients of the native operators; imported when the library has been loaded."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ops = torch.ops.vector_neurons
+_shape: Any = torch.library.register_fake
+Maybe = Tensor | None
+
+
+def _groups(a: Tensor, index: Maybe, pool: int) -> Any:
+    rows = a.shape[0] * (a.shape[1] if index is None else index.shape[1] * index.shape[2])
+    return rows // pool
+
+
+@_shape("vector_neurons::nearest")
+def _(x: Tensor, present: Tensor, k: int, include_self: bool, ulps: float) -> Tensor:
+    return x.new_empty((x.shape[0], x.shape[1], k), dtype=torch.int64)
+
+
+@_shape("vector_neurons::moments")
+def _(a: Tensor, b: Maybe, index: Maybe, pool: int, eps: float) -> Tensor:
+    return a.new_empty((2, a.shape[3]), dtype=torch.float64)
+
+
+def _like(x: Maybe, other: Tensor) -> Tensor:
+    return other.new_empty(0) if x is None else torch.empty_like(x)
+
+
+@_shape("vector_neurons::moments_backward")
+def _(grad: Tensor, a: Tensor, b: Maybe, index: Maybe, pool: int, eps: float) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(a), _like(b, a)
+
+
+@_shape("vector_neurons::bend")
+def _(
+    qa: Tensor,
+    qb: Maybe,
+    ka: Maybe,
+    kb: Maybe,
+    index: Maybe,
+    norm: Tensor,
+    channels: int,
+    pool: int,
+    slope: float,
+    eps: float,
+) -> Tensor:
+    return qa.new_empty((_groups(qa, index, pool), 3, channels))
+
+
+@_shape("vector_neurons::bend_backward")
+def _(
+    grad: Tensor,
+    qa: Tensor,
+    qb: Maybe,
+    ka: Maybe,
+    kb: Maybe,
+    index: Maybe,
+    norm: Tensor,
+    channels: int,
+    pool: int,
+    slope: float,
+    eps: float,
+) -> tuple[Tensor, ...]:
+    return torch.empty_like(qa), _like(qb, qa), _like(ka, qa), _like(kb, qa), qa.new_empty((2, qa.shape[3]))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    ctx.save_for_backward(*tensors)
+    ctx.places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
+    ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
+
+
+def _kept(ctx: Any) -> list[Any]:
+    inputs = list(ctx.others)
+    for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
+        inputs[place] = tensor
+    return inputs
+
+
+def _moments_backward(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
+    a, b, index, pool, eps = _kept(ctx)
+    grad_a, grad_b = _ops.moments_backward(grad, a, b, index, pool, eps)
+    return grad_a, None if b is None else grad_b, None, None, None
+
+
+def _bend_backward(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
+    inputs = _kept(ctx)
+    qa, qb, ka, kb, norm = _ops.bend_backward(grad, *inputs)
+    found = [None if given is None else g for given, g in zip(inputs[:4], (qa, qb, ka, kb), strict=True)]
+    # The bound on short vectors, the third row of the norm, is a constant.
+    return *found, None, torch.cat([norm, torch.zeros_like(norm[:1])]), None, None, None, None
+
+
+def _once(ctx: Any, *grads: Tensor) -> None:
+    raise RuntimeError('the native kernels have no second derivatives: choose vector_neurons.kernels.use("eager")')
+
+
+torch.library.register_autograd("vector_neurons::moments", _moments_backward, setup_context=_keep)
+torch.library.register_autograd("vector_neurons::bend", _bend_backward, setup_context=_keep)
+torch.library.register_autograd("vector_neurons::moments_backward", _once)
+torch.library.register_autograd("vector_neurons::bend_backward", _once)

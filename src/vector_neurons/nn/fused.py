@@ -1,0 +1,77 @@
+"""Blocks on the native kernels: the same mathematics in one pass over rows that are never built."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .. import kernels
+from ..kernels.block import Rows, bend, moments, padded
+from .unbuilt import Edges, WithMean
+
+Moments = Callable[[], tuple[Tensor, Tensor]]
+# Scale, shift and floor of every channel, from the mean and variance of its lengths and the number of elements.
+Settings = Callable[[Moments, int], tuple[Tensor, Tensor, Tensor]]
+
+
+def applies(x: Tensor | Edges | WithMean) -> bool:
+    """Whether the kernels can work on this: on a CPU, in 3-D, in full precision."""
+    tensor = x if isinstance(x, Tensor) else x.x
+    half = torch.is_autocast_enabled(tensor.device.type)
+    return not half and tensor.shape[-2] == 3 and tensor.numel() > 0 and kernels.native(tensor)
+
+
+def block(
+    x: Tensor | Edges | WithMean,
+    feature: Tensor,
+    direction: Tensor,
+    settings: Settings | None,
+    *,
+    slope: float,
+    eps: float | None,
+    pool: bool = False,
+) -> Tensor:
+    """Linear → norm → leaky ReLU, `q` and `k` read from `x`; with `pool` the mean over the axis before the vectors."""
+    shape = x.neighbours.shape if isinstance(x, Edges) else (x if isinstance(x, Tensor) else x.x).shape[:-2]
+    q, k = _rows(x, _pad(feature)), _rows(x, _pad(direction))
+    group = shape[-1] if pool else 1
+    bent = bend(q, k, _norm(q, settings, len(feature), shape[-1], eps), len(feature), group, slope, eps)
+    return bent.view(*(shape[:-1] if pool else shape), 3, len(feature))
+
+
+def batch_norm(x: Tensor, settings: Settings, *, eps: float | None) -> Tensor:
+    """The norm alone."""
+    channels = x.shape[-1]
+    q = Rows(F.pad(x, (0, padded(channels) - channels)).reshape(1, -1, 3, padded(channels)))
+    return bend(q, None, _norm(q, settings, channels, 1, eps), channels, 1, 1.0, eps).view(x.shape)
+
+
+def _pad(weight: Tensor) -> Tensor:
+    # One direction for all channels stays one.
+    return weight if len(weight) == 1 else F.pad(weight, (0, 0, 0, padded(len(weight)) - len(weight)))
+
+
+def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
+    if isinstance(x, Edges):
+        difference, own = weight.tensor_split(2, dim=1)
+        return Rows(F.linear(x.x, difference), F.linear(x.x, own - difference), x.neighbours.contiguous())
+    if isinstance(x, WithMean):
+        own, overall = weight.tensor_split(2, dim=1)
+        a, b = F.linear(x.x, own), F.linear(x.mean, overall)
+        return Rows(a.reshape(len(a), -1, 3, len(weight)), b.reshape(len(a), -1, 3, len(weight)))
+    return Rows(F.linear(x, weight).reshape(1, -1, 3, len(weight)))
+
+
+def _norm(q: Rows, settings: Settings | None, channels: int, group: int, eps: float | None) -> Tensor:
+    """The settings as the kernels take them, `(3, width)`, with zeros for the padding; None leaves lengths alone."""
+
+    def lengths() -> tuple[Tensor, Tensor]:
+        mean, variance = moments(q, group, eps)
+        return mean[:channels], variance[:channels]
+
+    if settings is None:
+        rows = torch.stack([q.a.new_ones(channels), q.a.new_zeros(channels), q.a.new_zeros(channels)])
+    else:
+        rows = torch.stack(settings(lengths, q.number())).to(q.a.dtype)
+    return F.pad(rows, (0, padded(channels) - channels))
