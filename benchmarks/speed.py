@@ -6,26 +6,18 @@ The published formulation is the tests' transcription of it: full edge tensors i
 """
 
 import argparse
-import importlib.util
 import statistics
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import published
 import torch
 
 from vector_neurons.models import reference
 
 ROOT = Path(__file__).parents[1]
-
-
-def published():
-    """The transcription that the tests hold our networks to."""
-    spec = importlib.util.spec_from_file_location("published", ROOT / "tests" / "models" / "reference.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -43,7 +35,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    authors = published()
+    authors = published.load()
     state = authors.random_state("vn_dgcnn_cls", generator=torch.Generator().manual_seed(0), dtype=torch.float32)
     model = reference.load(state)
     points = torch.randn(options.clouds, options.points, 3)

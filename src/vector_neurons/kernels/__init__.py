@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .build import BuildError, build, library
+from .operators import register
 
 Body = Literal["auto", "eager", "native"]
 
@@ -49,10 +50,13 @@ def available() -> tuple[Body, ...]:
     return ("eager", "native") if _try() else ("eager",)
 
 
-# Inside a compiled graph the answer is a constant: compiling starts from Python, where the library can be loaded.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _native() -> bool:
     return _State.chosen != "eager" and _try()
+
+
+# Inside a compiled graph the answer is a constant, found in Python, where the library can be loaded. This is what
+# torch.compiler.assume_constant_result does, which also imports the whole compiler.
+_native._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def native(x: Tensor) -> bool:
@@ -61,10 +65,10 @@ def native(x: Tensor) -> bool:
 
 
 def _load() -> None:
-    torch.ops.load_library(build())  # type: ignore[no-untyped-call]
-    from . import operators  # noqa: F401 - gradients and shapes of what was just loaded
-
-    _State.loaded = True
+    if not _State.loaded:
+        torch.ops.load_library(build())  # type: ignore[no-untyped-call]
+        register()
+        _State.loaded = True
 
 
 def _try() -> bool:

@@ -43,8 +43,8 @@ def moments(q: Rows, pool: int, eps: float | None) -> tuple[Tensor, Tensor]:
 def bend(q: Rows, k: Rows | None, norm: Tensor, channels: int, pool: int, slope: float, eps: float | None) -> Tensor:
     """Normalise the lengths of q, bend it along k, and average rows in groups of `pool`: `(groups, 3, channels)`.
 
-    `norm` `(3, width)` holds scale, shift and floor: a vector of length n is multiplied by
-    `(scale n + shift) / max(n, floor)`.
+    `norm` `(4, width)` holds scale, shift, centre and floor: a vector of length n is multiplied by
+    `(scale (n - centre) + shift) / max(n, floor)`.
     """
     ka, kb = (None, None) if k is None else (k.a, k.b)
     relative = -1.0 if eps is None else eps

@@ -1,13 +1,12 @@
-"""Shapes and gradients of the native operators; imported when the library has been loaded."""
+"""Shapes and gradients of the native operators; registered when the library has been loaded."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_ops = torch.ops.vector_neurons
-_shape: Any = torch.library.register_fake
 Maybe = Tensor | None
+_ops = torch.ops.vector_neurons
 
 
 def _groups(a: Tensor, index: Maybe, pool: int) -> Any:
@@ -15,13 +14,11 @@ def _groups(a: Tensor, index: Maybe, pool: int) -> Any:
     return rows // pool
 
 
-@_shape("vector_neurons::nearest")
-def _(x: Tensor, present: Tensor, k: int, include_self: bool, ulps: float) -> Tensor:
+def _shape_of_nearest(x: Tensor, present: Tensor, k: int, include_self: bool, ulps: float) -> Tensor:
     return x.new_empty((x.shape[0], x.shape[1], k), dtype=torch.int64)
 
 
-@_shape("vector_neurons::moments")
-def _(a: Tensor, b: Maybe, index: Maybe, pool: int, eps: float) -> Tensor:
+def _shape_of_moments(a: Tensor, b: Maybe, index: Maybe, pool: int, eps: float) -> Tensor:
     return a.new_empty((2, a.shape[3]), dtype=torch.float64)
 
 
@@ -29,13 +26,13 @@ def _like(x: Maybe, other: Tensor) -> Tensor:
     return other.new_empty(0) if x is None else torch.empty_like(x)
 
 
-@_shape("vector_neurons::moments_backward")
-def _(grad: Tensor, a: Tensor, b: Maybe, index: Maybe, pool: int, eps: float) -> tuple[Tensor, Tensor]:
+def _shape_of_moments_backward(
+    grad: Tensor, a: Tensor, b: Maybe, index: Maybe, pool: int, eps: float
+) -> tuple[Tensor, Tensor]:
     return torch.empty_like(a), _like(b, a)
 
 
-@_shape("vector_neurons::bend")
-def _(
+def _shape_of_bend(
     qa: Tensor,
     qb: Maybe,
     ka: Maybe,
@@ -50,8 +47,7 @@ def _(
     return qa.new_empty((_groups(qa, index, pool), 3, channels))
 
 
-@_shape("vector_neurons::bend_backward")
-def _(
+def _shape_of_bend_backward(
     grad: Tensor,
     qa: Tensor,
     qb: Maybe,
@@ -64,7 +60,7 @@ def _(
     slope: float,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    return torch.empty_like(qa), _like(qb, qa), _like(ka, qa), _like(kb, qa), qa.new_empty((2, qa.shape[3]))
+    return torch.empty_like(qa), _like(qb, qa), _like(ka, qa), _like(kb, qa), qa.new_empty((4, qa.shape[3]))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -91,15 +87,22 @@ def _bend_backward(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
     inputs = _kept(ctx)
     qa, qb, ka, kb, norm = _ops.bend_backward(grad, *inputs)
     found = [None if given is None else g for given, g in zip(inputs[:4], (qa, qb, ka, kb), strict=True)]
-    # The bound on short vectors, the third row of the norm, is a constant.
-    return *found, None, torch.cat([norm, torch.zeros_like(norm[:1])]), None, None, None, None
+    return *found, None, norm, None, None, None, None
 
 
 def _once(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError('the native kernels have no second derivatives: choose vector_neurons.kernels.use("eager")')
 
 
-torch.library.register_autograd("vector_neurons::moments", _moments_backward, setup_context=_keep)
-torch.library.register_autograd("vector_neurons::bend", _bend_backward, setup_context=_keep)
-torch.library.register_autograd("vector_neurons::moments_backward", _once)
-torch.library.register_autograd("vector_neurons::bend_backward", _once)
+def register() -> None:
+    """Tell torch, once the library is loaded."""
+    register_fake: Any = torch.library.register_fake
+    register_fake("vector_neurons::nearest", _shape_of_nearest)
+    register_fake("vector_neurons::moments", _shape_of_moments)
+    register_fake("vector_neurons::moments_backward", _shape_of_moments_backward)
+    register_fake("vector_neurons::bend", _shape_of_bend)
+    register_fake("vector_neurons::bend_backward", _shape_of_bend_backward)
+    torch.library.register_autograd("vector_neurons::moments", _moments_backward, setup_context=_keep)
+    torch.library.register_autograd("vector_neurons::bend", _bend_backward, setup_context=_keep)
+    torch.library.register_autograd("vector_neurons::moments_backward", _once)
+    torch.library.register_autograd("vector_neurons::bend_backward", _once)

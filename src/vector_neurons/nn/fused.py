@@ -11,15 +11,14 @@ from ..kernels.block import Rows, bend, moments, padded
 from .unbuilt import Edges, WithMean
 
 Moments = Callable[[], tuple[Tensor, Tensor]]
-# Scale, shift and floor of every channel, from the mean and variance of its lengths and the number of elements.
-Settings = Callable[[Moments, int], tuple[Tensor, Tensor, Tensor]]
+# Scale, shift, centre and floor of every channel, from the moments of its lengths and the number of elements.
+Settings = Callable[[Moments, int], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def applies(x: Tensor | Edges | WithMean) -> bool:
     """Whether the kernels can work on this: on a CPU, in 3-D, in full precision."""
     tensor = x if isinstance(x, Tensor) else x.x
-    half = torch.is_autocast_enabled(tensor.device.type)
-    return not half and tensor.shape[-2] == 3 and tensor.numel() > 0 and kernels.native(tensor)
+    return tensor.shape[-2] == 3 and tensor.numel() > 0 and kernels.native(tensor)
 
 
 def block(
@@ -34,9 +33,11 @@ def block(
 ) -> Tensor:
     """Linear → norm → leaky ReLU, `q` and `k` read from `x`; with `pool` the mean over the axis before the vectors."""
     shape = x.neighbours.shape if isinstance(x, Edges) else (x if isinstance(x, Tensor) else x.x).shape[:-2]
-    q, k = _rows(x, _pad(feature)), _rows(x, _pad(direction))
-    group = shape[-1] if pool else 1
-    bent = bend(q, k, _norm(q, settings, len(feature), shape[-1], eps), len(feature), group, slope, eps)
+    q = _rows(x, _pad(feature))
+    k = _rows(x, direction if len(direction) == 1 else _pad(direction))  # one for all channels stays one
+    together = shape[-1] if shape else 1
+    norm = _norm(q, settings, len(feature), together, eps)
+    bent = bend(q, k, norm, len(feature), together if pool else 1, slope, eps)
     return bent.view(*(shape[:-1] if pool else shape), 3, len(feature))
 
 
@@ -48,8 +49,7 @@ def batch_norm(x: Tensor, settings: Settings, *, eps: float | None) -> Tensor:
 
 
 def _pad(weight: Tensor) -> Tensor:
-    # One direction for all channels stays one.
-    return weight if len(weight) == 1 else F.pad(weight, (0, 0, 0, padded(len(weight)) - len(weight)))
+    return F.pad(weight, (0, 0, 0, padded(len(weight)) - len(weight)))
 
 
 def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
@@ -64,14 +64,14 @@ def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
 
 
 def _norm(q: Rows, settings: Settings | None, channels: int, group: int, eps: float | None) -> Tensor:
-    """The settings as the kernels take them, `(3, width)`, with zeros for the padding; None leaves lengths alone."""
+    """The settings as the kernels take them, `(4, width)`, with zeros for the padding; None leaves lengths alone."""
 
     def lengths() -> tuple[Tensor, Tensor]:
         mean, variance = moments(q, group, eps)
         return mean[:channels], variance[:channels]
 
     if settings is None:
-        rows = torch.stack([q.a.new_ones(channels), q.a.new_zeros(channels), q.a.new_zeros(channels)])
+        rows = torch.cat([q.a.new_ones(1, channels), q.a.new_zeros(3, channels)])
     else:
         rows = torch.stack(settings(lengths, q.number())).to(q.a.dtype)
     return F.pad(rows, (0, padded(channels) - channels))

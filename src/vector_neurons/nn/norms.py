@@ -12,7 +12,7 @@ from ..typing import Mask, Norm, Vectors
 from . import functional as VF
 from . import fused
 from .checks import check_vectors
-from .shared import NoNorm, learn, masked_batch_norm, rows_of
+from .shared import NoNorm, check_enough, learn, masked_batch_norm, rows_of
 
 
 class BatchNorm(nn.Module):
@@ -67,12 +67,14 @@ class BatchNorm(nn.Module):
 
     def fusable(self, mask: Mask | None) -> bool:
         """Whether the kernels know this norm; they know no padding, which only training would have to leave out."""
-        plain = self.mode == "norm" and isinstance(self.bn, nn.BatchNorm1d)
-        return plain and (mask is None or not self.training)
+        return self.mode == "norm" and not (
+            self.training and (mask is not None or isinstance(self.bn, nn.SyncBatchNorm))
+        )
 
-    def settings(self, moments: fused.Moments, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Scale and shift of lengths, and the length below which a vector counts as that long, for every channel."""
+    def settings(self, moments: fused.Moments, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of every channel: scale, shift and centre of its lengths, and the length below which a vector has that."""
         if self.training or self.bn.running_mean is None or self.bn.running_var is None:
+            check_enough(count)
             mean, variance = moments()
             if self.training and self.bn.track_running_stats:
                 learn(self.bn, mean, variance, count)
@@ -80,7 +82,7 @@ class BatchNorm(nn.Module):
             mean, variance = self.bn.running_mean.double(), self.bn.running_var.double()
         scale = self.bn.weight * (variance + self.bn.eps).rsqrt()
         floor = VF.RELATIVE_FLOOR * mean.detach() if self.eps is None else torch.zeros_like(mean)
-        return scale, self.bn.bias - mean * scale, floor
+        return scale, self.bn.bias.double(), mean, floor
 
     def extra_repr(self) -> str:
         return f"mode={self.mode!r}"

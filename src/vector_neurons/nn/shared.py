@@ -50,13 +50,18 @@ def masked_batch_norm(bn: AnyBatchNorm, rows: Tensor, mask: Tensor | None) -> Te
     return torch.addcmul(bn.bias, rows - mean, bn.weight * (variance + bn.eps).rsqrt())
 
 
+def check_enough(elements: int) -> None:
+    """Refuse to learn a spread from a single element."""
+    if elements < 2:
+        raise ValueError(f"batch norm in training mode needs more than one element to learn from, got {elements}")
+
+
 def batch_statistics(rows: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Mean and (biased) variance of each column of `rows` `(M, C)`, over the rows that exist.
 
     By two plain sums: torch's batch norm and `var_mean` add up row by row, which costs a float64 gradient two digits.
     """
-    if len(rows) < 2:
-        raise ValueError(f"batch norm in training mode needs more than one element to learn from, got {len(rows)}")
+    check_enough(len(rows))
     if mask is None:
         mean = rows.mean(0)
         return mean, (rows - mean).square().mean(0)

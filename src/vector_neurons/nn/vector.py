@@ -164,7 +164,10 @@ class Block(nn.Module):
 
     def _fusable(self, x: Tensor | Edges | WithMean, mask: Mask | None) -> bool:
         # Fused, the parts of the block are not called: whoever hooked into them or exchanged them wants them to be.
-        parts = type(self.linear) is type(self.direction) is Linear and not any(map(hooked, self.children()))
+        half = torch.is_autocast_enabled((x if isinstance(x, Tensor) else x.x).device.type)
+        parts = (
+            not half and type(self.linear) is type(self.direction) is Linear and not any(map(hooked, self.children()))
+        )
         known = isinstance(self.norm, NoNorm) or (isinstance(self.norm, BatchNorm) and self.norm.fusable(mask))
         return parts and known and self.nonlinearity == "built-in" and self.activation is None and fused.applies(x)
 

@@ -12,9 +12,12 @@
 // The loops are plain: compilers vectorise them for the machine they are told to build for.
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -194,9 +197,9 @@ void moments_back(const Tensor& a, const Maybe& b, const Maybe& index, int64_t k
 
 template <typename T>
 struct Settings {
-  const T *scale, *shift, *floor;  // a length n becomes scale n + shift; below floor it counts as that long
-  T slope, eps;                    // eps < 0: short directions are bounded relative to the others of their row
-  int64_t channels;                // without padding
+  const T *scale, *shift, *centre, *floor;  // a length n becomes scale (n - centre) + shift; below floor it counts as that
+  T slope, eps;      // eps < 0: short directions are bounded relative to the others of their row
+  int64_t channels;  // without padding
   T added() const { return eps < 0 ? T(0) : eps; }
 };
 
@@ -215,6 +218,7 @@ inline void prepare(Bend<T>& x, int64_t w, const Settings<T>& s) {
   const T* __restrict k = x.k.data();
   const T* __restrict scale = s.scale;
   const T* __restrict shift = s.shift;
+  const T* __restrict centre = s.centre;
   const T* __restrict floor = s.floor;
   T* __restrict n = x.n.data();
   T* __restrict ratio = x.ratio.data();
@@ -225,7 +229,7 @@ inline void prepare(Bend<T>& x, int64_t w, const Settings<T>& s) {
 #pragma omp simd reduction(+ : sum)
   for (int64_t c = 0; c < w; ++c) {
     n[c] = length(q, c, w) + eps;
-    ratio[c] = (scale[c] * n[c] + shift[c]) / std::max(n[c], floor[c]);
+    ratio[c] = (scale[c] * (n[c] - centre[c]) + shift[c]) / std::max(n[c], floor[c]);
     if constexpr (D == Direction::each) {
       dot[c] = ratio[c] * (q[c] * k[c] + q[w + c] * k[w + c] + q[2 * w + c] * k[2 * w + c]);
       squares[c] = k[c] * k[c] + k[w + c] * k[w + c] + k[2 * w + c] * k[2 * w + c];
@@ -307,6 +311,7 @@ inline void bend_row_back(const Bend<T>& x, const T* __restrict g, int64_t w, in
   const T* __restrict squares = x.squares.data();
   const T* __restrict scale = s.scale;
   const T* __restrict shift = s.shift;
+  const T* __restrict centre = s.centre;
   const T* __restrict floor = s.floor;
   const T eps = s.added(), less = s.slope - 1, least = shortest<T>();
   T s0 = 0, s1 = 0, s2 = 0;
@@ -328,14 +333,30 @@ inline void bend_row_back(const Bend<T>& x, const T* __restrict g, int64_t w, in
         s0 += d0, s1 += d1, s2 += d2;
     }
     const T bounded = std::max(n[c], floor[c]), inner = (h0 * q0 + h1 * q1 + h2 * q2) / bounded;
-    gscale[c] += inner * n[c];
+    gscale[c] += inner * (n[c] - centre[c]);
     gshift[c] += inner;
     const T plain = n[c] - eps;
-    const T back = inner * scale[c] - (n[c] < floor[c] ? T(0) : inner * (scale[c] * n[c] + shift[c]) / bounded);
+    const T back = inner * scale[c] - (n[c] < floor[c] ? T(0) : inner * r);
     const T f = plain > least ? back / plain : T(0);
     gq[c] = r * h0 + f * q0, gq[w + c] = r * h1 + f * q1, gq[2 * w + c] = r * h2 + f * q2;
   }
   if constexpr (D == Direction::shared) gk[0] = s0, gk[1] = s1, gk[2] = s2;
+}
+
+template <typename T>
+inline void load_gradient(const T* __restrict from, int64_t w, int64_t channels, T share, T* __restrict g) {
+  for (int64_t d = 0; d < 3; ++d)
+    for (int64_t c = 0; c < channels; ++c) g[d * w + c] = share * from[d * channels + c];
+}
+
+// Edges add to their neighbour's row and to that of their own point; other rows are met once.
+template <typename T>
+inline void add_row(const T* __restrict g, int64_t w, int64_t c0, int64_t c1, bool edge, T* __restrict to, T* __restrict own) {
+  for (int64_t d = 0; d < 3; ++d)
+    if (edge)
+      for (int64_t i = d * w + c0; i < d * w + c1; ++i) to[i] += g[i], own[i] += g[i];
+    else
+      for (int64_t i = d * w + c0; i < d * w + c1; ++i) to[i] = g[i];
 }
 
 template <typename T, Direction D>
@@ -347,54 +368,40 @@ Tensor bend_rows_back(const Rows<T>& q, const Rows<T>& k, const Shape& shape, co
   // As in moments_back; a direction that channels share has one gradient, so channels stay together there.
   const int64_t most = D == Direction::each ? w / LANES : 1;
   const int64_t splits = q.index ? std::min<int64_t>(most, (at::get_num_threads() + clouds - 1) / clouds) : 1;
-  const int64_t tasks = q.index ? clouds * splits : (shape.groups + CHUNK - 1) / CHUNK;
+  // The rows of one point are taken together: their gradients at the point itself add up.
+  const int64_t unit = q.index ? q.share : shape.k, units = shape.rows / unit;
+  const int64_t tasks = q.index ? clouds * splits : (units + CHUNK - 1) / CHUNK;
   std::vector<double> partial((q.index ? clouds : tasks) * 2 * w, 0.0);
   at::parallel_for(0, tasks, 1, [&](int64_t first_task, int64_t last_task) {
     Bend<T> x(w);
     std::vector<T> g(3 * w, T(0)), gq(3 * w), gk(3 * w), own_q(3 * w), own_k(3 * w), sums(2 * w);
     for (int64_t task = first_task; task < last_task; ++task) {
-      int64_t begin = task * CHUNK, end = std::min(shape.groups, begin + CHUNK), c0 = 0, c1 = w;
+      int64_t begin = task * CHUNK, end = std::min(units, begin + CHUNK), c0 = 0, c1 = w;
       if (q.index) {
-        const int64_t groups = shape.groups / clouds;
-        begin = task / splits * groups, end = begin + groups;
+        begin = task / splits * (units / clouds), end = begin + units / clouds;
         c0 = w / LANES * (task % splits) / splits * LANES, c1 = w / LANES * (task % splits + 1) / splits * LANES;
       }
       double* __restrict out = &partial[(q.index ? task / splits : task) * 2 * w];
       const int64_t k0 = D == Direction::each ? c0 : 0, k1 = D == Direction::each ? c1 : 1;
-      for (int64_t group = begin; group < end; ++group) {
-        for (int64_t d = 0; d < 3; ++d)
-          for (int64_t c = 0; c < channels; ++c) g[d * w + c] = gradient[(group * 3 + d) * channels + c] / T(shape.k);
+      for (int64_t u = begin; u < end; ++u) {
         std::fill(sums.begin(), sums.end(), T(0));
         if (q.index) std::fill(own_q.begin(), own_q.end(), T(0)), std::fill(own_k.begin(), own_k.end(), T(0));
-        for (int64_t m = group * shape.k; m < (group + 1) * shape.k; ++m) {
+        for (int64_t m = u * unit; m < (u + 1) * unit; ++m) {
+          if (m % shape.k == 0) load_gradient(gradient + m / shape.k * 3 * channels, w, channels, T(1) / T(shape.k), g.data());
           q.load(m, x.q.data());
           if constexpr (D != Direction::none) k.load(m, x.k.data());
           prepare<T, D>(x, w, s);
           bend_row_back<T, D>(x, g.data(), w, c0, c1, s, gq.data(), gk.data(), sums.data(), sums.data() + w);
-          T* __restrict qa = to.qa + q.from(m) * 3 * w;
-          T* __restrict ka = D == Direction::none ? nullptr : to.ka + q.from(m) * 3 * width_k;
-          const T* __restrict dq = gq.data();
-          const T* __restrict dk = gk.data();
-          T* __restrict oq = own_q.data();
-          T* __restrict ok = own_k.data();
-          for (int64_t d = 0; d < 3; ++d) {
-            if (q.index) {
-              for (int64_t i = d * w + c0; i < d * w + c1; ++i) qa[i] += dq[i], oq[i] += dq[i];
-              if constexpr (D != Direction::none)
-                for (int64_t i = d * width_k + k0; i < d * width_k + k1; ++i) ka[i] += dk[i], ok[i] += dk[i];
-            } else {
-              for (int64_t i = d * w; i < (d + 1) * w; ++i) qa[i] = dq[i];
-              if constexpr (D != Direction::none)
-                for (int64_t i = d * width_k; i < (d + 1) * width_k; ++i) ka[i] = dk[i];
-            }
-          }
+          add_row(gq.data(), w, c0, c1, q.index != nullptr, to.qa + q.from(m) * 3 * w, own_q.data());
+          if constexpr (D != Direction::none)
+            add_row(gk.data(), width_k, k0, k1, q.index != nullptr, to.ka + q.from(m) * 3 * width_k, own_k.data());
         }
         for (int64_t c = c0; c < c1; ++c) out[c] += sums[c], out[w + c] += sums[w + c];
         if (q.index && to.qb)
           for (int64_t d = 0; d < 3; ++d) {
-            std::copy(&own_q[d * w + c0], &own_q[d * w] + c1, to.qb + (group * 3 + d) * w + c0);
+            std::copy(&own_q[d * w + c0], &own_q[d * w] + c1, to.qb + (u * 3 + d) * w + c0);
             if constexpr (D != Direction::none)
-              std::copy(&own_k[d * width_k + k0], &own_k[d * width_k] + k1, to.kb + (group * 3 + d) * width_k + k0);
+              std::copy(&own_k[d * width_k + k0], &own_k[d * width_k] + k1, to.kb + (u * 3 + d) * width_k + k0);
           }
       }
     }
@@ -418,7 +425,7 @@ template <typename T>
 Settings<T> settings(const Tensor& norm, double slope, double eps, int64_t channels) {
   const T* n = norm.const_data_ptr<T>();
   const int64_t w = norm.size(1);
-  return {n, n + w, n + 2 * w, T(slope), T(eps), channels};
+  return {n, n + w, n + 2 * w, n + 3 * w, T(slope), T(eps), channels};
 }
 
 Tensor zeros_like_maybe(const Tensor& x, bool zero) { return zero ? at::zeros(x.sizes(), x.options()) : at::empty(x.sizes(), x.options()); }
@@ -480,7 +487,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> bend_backward(const Tensor& g
   });
   if (qb && !scatter) gqb = gqa.sum(1, true);
   if (kb && !scatter) gkb = gka.sum(1, true);
-  return {gqa, gqb, gka, gkb, gnorm.to(qa.scalar_type())};
+  // Gradients of scale, shift and centre; the floor is a constant.
+  const Tensor centre = -norm[0] * gnorm[1];
+  return {gqa, gqb, gka, gkb, at::stack({gnorm[0], gnorm[1], centre, at::zeros_like(centre)}).to(qa.scalar_type())};
 }
 
 }  // namespace
