@@ -1,6 +1,6 @@
 """How fast the embedded shapes are made, on one thread.
 
-    python benchmarks/data.py [--clouds 1000] [--points 1024]
+python benchmarks/data.py [--clouds 1000] [--points 1024]
 """
 
 import argparse

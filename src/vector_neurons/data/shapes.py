@@ -116,7 +116,7 @@ class Shapes(Dataset):
         )
 
 
-def _places(points: Rows, count: int, rng: np.random.Generator) -> Rows:
+def _places(points: Rows, count: int, rng: np.random.Generator) -> Float[np.ndarray, "places 3"]:
     """Where to ask for occupancy: half anywhere in the padded bounding cube, half near the surface."""
     low, high = points.min(axis=0), points.max(axis=0)
     side = float((high - low).max()) * (1 + PADDING)

@@ -11,10 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-Place = tuple[float, float, float]
-Pair = tuple[float, float]
+Real = float | int  # to beartype an int is not a float
+Place = tuple[Real, Real, Real]
+Pair = tuple[Real, Real]
 Array = Float[np.ndarray, "..."]
 Rows = Float[np.ndarray, "count 3"]
+Surface = tuple[Float[np.ndarray, "some 3"], Float[np.ndarray, "some 3"], Int[np.ndarray, " some"]]
 Proposals = tuple[Array, Array, Array]  # local places (3, n), normals (3, n) and the chance to keep each (n,)
 
 BOX, CONE, BALL, RING = range(4)
@@ -31,8 +33,8 @@ class Solid(NamedTuple):
 
     kind: int
     part: str
-    sizes: tuple[float, float, float, float, float]
-    areas: tuple[float, float, float, float, float, float]
+    sizes: tuple[Real, Real, Real, Real, Real]
+    areas: tuple[Real, Real, Real, Real, Real, Real]
     frame: tuple[Place, Place, Place]
     origin: Place
 
@@ -59,9 +61,9 @@ def rod(
     part: str,
     start: Place,
     end: Place,
-    radius: float | Pair,
-    taper: float = 1.0,
-    hole: float = 0.0,
+    radius: Real | Pair,
+    taper: Real = 1,
+    hole: Real = 0,
     side: Place = (1, 0, 0),
 ) -> Solid:
     """A cylinder from `start` to `end`, its section a circle or an ellipse that grows by `taper` towards the end.
@@ -85,9 +87,9 @@ def ball(part: str, centre: Place, radii: Place, up: Place = (0, 0, 1), side: Pl
 def ring(
     part: str,
     centre: Place,
-    radius: float,
-    thickness: float,
-    arc: float = math.pi,
+    radius: Real,
+    thickness: Real,
+    arc: Real = math.pi,
     up: Place = (0, 0, 1),
     side: Place = (1, 0, 0),
 ) -> Solid:
@@ -138,12 +140,12 @@ class Assembly:
         """Is a place inside, or on the boundary of, any of the solids? Exact."""
         return np.asarray((self.levels(places) <= 0).any(axis=0))
 
-    def sample(self, count: int, rng: np.random.Generator) -> tuple[Rows, Rows, Int[np.ndarray, " count"]]:
+    def sample(self, count: int, rng: np.random.Generator) -> Surface:
         """Independent, uniform points on the visible surface, their outward normals and the solid each belongs to.
 
         Faces are proposed by their area, what lies inside another solid is dropped: uniform on what remains.
         """
-        found: list[tuple[Rows, Rows, Int[np.ndarray, " some"]]] = []
+        found: list[Surface] = []
         missing = count
         while missing > 0:
             found.append(self._visible(*self._propose(missing + missing // 2 + 64, rng)))
@@ -151,7 +153,7 @@ class Assembly:
         points, normals, owner = (np.concatenate(each)[:count] for each in zip(*found, strict=True))
         return points, normals, owner
 
-    def _propose(self, count: int, rng: np.random.Generator) -> tuple[Rows, Rows, Int[np.ndarray, " some"]]:
+    def _propose(self, count: int, rng: np.random.Generator) -> Surface:
         which, u, v, lot = rng.random((4, count))
         which.sort()  # so that the proposals of one kind are a slice; they are mixed again below
         pick = np.searchsorted(self._heaped, which * self._heaped[-1], side="right")
@@ -167,9 +169,7 @@ class Assembly:
         points, normals = (np.einsum("ni,nij->nj", local[kept], frames) for local in (points, normals))
         return points + self._origins[owner], normals, owner
 
-    def _visible(
-        self, points: Rows, normals: Rows, owner: Int[np.ndarray, " count"]
-    ) -> tuple[Rows, Rows, Int[np.ndarray, " some"]]:
+    def _visible(self, points: Rows, normals: Rows, owner: Int[np.ndarray, " count"]) -> Surface:
         """Drop what another solid covers; where faces lie flush, they belong to the first solid."""
         levels = self.levels(points + STEP * normals)
         levels[owner, np.arange(len(owner))] = np.inf

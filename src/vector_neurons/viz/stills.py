@@ -36,6 +36,8 @@ def gallery(
     except ImportError as error:
         raise ImportError('pictures need matplotlib: pip install "vector-neurons[viz]"') from error
     count, each = points.shape[:2]
+    if titles is not None and len(titles) != count:
+        raise ValueError(f"{count} clouds need {count} titles, got {len(titles)}")
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(2.2 * columns, 2.4 * rows), facecolor="white", layout="constrained")
@@ -60,9 +62,7 @@ def gallery(
         x, y = cloud @ right, cloud @ up
         middle = [(v.min() + v.max()).item() / 2 for v in (x, y)]
         half = max((v.max() - v.min()).item() for v in (x, y)) / 2 * 1.05 or 1.0
-        axes.scatter(
-            x[order], y[order], s=min(40.0, 64000 / each), c=colour[order].clamp(0, 1).numpy(), linewidths=0
-        )
+        axes.scatter(x[order], y[order], s=min(40.0, 88000 / each), c=colour[order].clamp(0, 1).numpy(), linewidths=0)
         axes.set_xlim(middle[0] - half, middle[0] + half)
         axes.set_ylim(middle[1] - half, middle[1] + half)
         axes.set_aspect("equal")
