@@ -1,11 +1,11 @@
-"""Solids are held to analytic volumes and areas, and their samples to where random lines cross the inside test."""
+"""Solids are held to analytic volumes and areas, their samples to surfaces cut in small pieces and to random lines."""
 
 import math
 
 import numpy as np
 import pytest
 
-from vector_neurons.data.solids import Assembly, ball, beam, box, mirrored, ring, rod
+from vector_neurons.data.solids import BALL, BOX, CONE, Assembly, Solid, ball, beam, box, mirrored, ring, rod
 
 START, END, SIDE = (0.1, -0.2, 0.3), (0.4, 0.3, 0.9), (0.3, 1.0, -0.2)
 LENGTH = math.dist(START, END)
@@ -63,46 +63,84 @@ def test_a_step_along_the_normal_leads_out(name):
     assert union.inside(points + 1e-4 * normals).mean() < 0.002
 
 
-def crossings(
-    union: Assembly, rng: np.random.Generator, lines: int = 6000, steps: int = 700
-) -> tuple[np.ndarray, float]:
-    """Where uniformly random lines enter or leave: uniform on the surface, and as many as it is large (Crofton)."""
-    middle, radius = np.array([0.15, 0.0, 0.45]), 1.25
+def quads(solid: Solid, n: int = 150) -> tuple[np.ndarray, np.ndarray]:
+    """A solid's surface in small flat pieces: their middles and areas. Written without the sampling."""
+    s = solid.sizes
+    corner = np.linspace(0, 1, n + 1)
+    u, v = np.meshgrid(corner, corner, indexing="ij")
+    x, y, turn = 2 * u - 1, 2 * v - 1, 2 * np.pi * u
+    c, d, one = np.cos(turn), np.sin(turn), np.ones_like(u)
+    if solid.kind == BOX:
+        half = s[0] + (s[2] - s[0]) * v, s[1] + (s[3] - s[1]) * v
+        faces = [(s[0] * x, s[1] * y, 0 * u), (s[2] * x, s[3] * y, s[4] * one)]
+        faces += [(sign * half[0], half[1] * x, s[4] * v) for sign in (-1, 1)]
+        faces += [(half[0] * x, sign * half[1], s[4] * v) for sign in (-1, 1)]
+    elif solid.kind == CONE:
+        wide, between = 1 + (s[2] - 1) * v, s[3] + (1 - s[3]) * v
+        faces = [(k * wide * s[0] * c, k * wide * s[1] * d, s[4] * v) for k in (1, s[3])]
+        faces += [(k * between * s[0] * c, k * between * s[1] * d, z * one) for k, z in ((1, 0), (s[2], s[4]))]
+    elif solid.kind == BALL:
+        flat = np.sin(np.pi * v)
+        faces = [(s[0] * flat * c, s[1] * flat * d, s[2] * np.cos(np.pi * v))]
+    else:
+        far, around = s[0] + s[1] * c, s[2] * y
+        faces = [(far * np.cos(around), far * np.sin(around), s[1] * d)]
+        if s[2] < math.pi:
+            far = s[0] + s[1] * v * c
+            faces += [(far * np.cos(s[2]), sign * far * np.sin(s[2]), s[1] * v * d) for sign in (-1, 1)]
+    corners = np.stack([np.stack(face, axis=-1) for face in faces]) @ np.array(solid.frame) + solid.origin
+    low, right, up, high = corners[:, :-1, :-1], corners[:, 1:, :-1], corners[:, :-1, 1:], corners[:, 1:, 1:]
+    areas = np.linalg.norm(np.cross(high - low, up - right), axis=-1) / 2
+    return ((low + right + up + high) / 4).reshape(-1, 3), areas.ravel()
+
+
+def cells(points: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """Which of 64 cells, cut at the quartiles of `by`; aslant, so that no cut runs along a face."""
+    aslant = np.linalg.qr([[1.0, 0.3, -0.4], [0.2, 1.0, 0.7], [0.5, -0.6, 1.0]])[0]
+    cell = np.zeros(len(points), dtype=int)
+    for axis in aslant.T:
+        cell = 4 * cell + np.searchsorted(np.quantile(by @ axis, (0.25, 0.5, 0.75)), points @ axis)
+    return cell
+
+
+@pytest.mark.parametrize("name", SOLIDS)
+def test_samples_are_uniform_by_area(name):
+    points, _, _ = Assembly([SOLIDS[name]]).sample(40_000, np.random.default_rng(2))
+    middles, areas = quads(SOLIDS[name])
+    expected = np.bincount(cells(middles, points), areas, minlength=64) / areas.sum() * len(points)
+    counts = np.bincount(cells(points, points), minlength=64)
+    used = expected > 5
+    statistic = ((counts - expected)[used] ** 2 / expected[used]).sum()
+    assert statistic < used.sum() + 4 * math.sqrt(2 * used.sum())
+
+
+def crossings(union: Assembly, rng: np.random.Generator, lines: int = 12_000, steps: int = 400) -> np.ndarray:
+    """Where uniformly random lines enter or leave: uniform on the surface (Crofton), and it takes inside tests only."""
+    points = union.sample(1000, rng)[0]
+    middle = (points.min(0) + points.max(0)) / 2
+    radius = 1.02 * np.linalg.norm(points - middle, axis=1).max()
     frames = np.linalg.qr(rng.standard_normal((lines, 3, 3)))[0]
     angle, reach = rng.uniform(0, 2 * np.pi, lines), radius * np.sqrt(rng.random(lines))
     offset = np.stack([reach * np.cos(angle), reach * np.sin(angle), np.zeros(lines)], axis=1)
     start = middle + np.einsum("lij,lj->li", frames, offset)
     along = np.linspace(-radius, radius, steps)
     places = start[:, None] + along[:, None] * frames[:, None, :, 2]
-    inside = np.concatenate([union.inside(part.reshape(-1, 3)) for part in np.array_split(places, 30)])
+    inside = np.concatenate([union.inside(part.reshape(-1, 3)) for part in np.array_split(places, 60)])
     inside = inside.reshape(lines, steps)
     line, step = np.nonzero(inside[:, 1:] != inside[:, :-1])
-    points = (places[line, step] + places[line, step + 1]) / 2
-    return points, 2 * np.pi * radius**2 * len(points) / lines
+    return (places[line, step] + places[line, step + 1]) / 2
 
 
-def bins(points: np.ndarray) -> np.ndarray:
-    """Cut space into 64 cells, aslant so that no cut runs along a face."""
-    points = points @ np.linalg.qr([[1.0, 0.3, -0.4], [0.2, 1.0, 0.7], [0.5, -0.6, 1.0]])[0]
-    cell = np.zeros(len(points), dtype=int)
-    for axis in range(3):
-        edges = np.quantile(points[:, axis], (0.25, 0.5, 0.75))
-        cell = 4 * cell + np.searchsorted(edges, points[:, axis])
-    return cell
-
-
-@pytest.mark.parametrize("name", ["wedge", "oval", "ball", "needle", "arc", "table", "cup", "heap"])
-def test_samples_are_uniform_on_what_random_lines_can_see(name):
-    union, rng = Assembly(UNIONS.get(name) or [SOLIDS[name]]), np.random.default_rng(2)
-    crossed, _ = crossings(union, rng)
+@pytest.mark.parametrize("name", UNIONS)
+def test_samples_of_a_union_are_uniform_on_what_random_lines_meet(name):
+    union, rng = Assembly(UNIONS[name]), np.random.default_rng(2)
+    crossed = crossings(union, rng)
     sampled = union.sample(len(crossed), rng)[0]
-    cells = bins(np.concatenate([crossed, sampled]))
-    first, second = (np.bincount(c, minlength=64) for c in np.split(cells, 2))
+    first, second = (np.bincount(cells(each, sampled), minlength=64) for each in (crossed, sampled))
     used = first + second > 0
     # Crossings come in pairs, which doubles the variance of their counts at most.
-    statistic = ((first - second)[used] ** 2 / (2 * first + second)[used].clip(1)).sum()
-    freedom = used.sum() - 1
-    assert statistic < freedom + 4 * math.sqrt(2 * freedom)
+    statistic = ((first - second)[used] ** 2 / (2 * first + second)[used]).sum()
+    assert statistic < used.sum() + 4 * math.sqrt(2 * used.sum())
 
 
 def test_faces_of_a_box_are_hit_by_area():
