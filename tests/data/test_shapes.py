@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from vector_neurons.data import Cloud, shapes
 from vector_neurons.data.families import FAMILIES, Draw
 from vector_neurons.data.shapes import Shapes
+from vector_neurons.data.solids import Assembly
 from vector_neurons.geometry.sampling import unit_ball
 
 ALL = Shapes(size=4 * len(FAMILIES), points=400, queries=200, mirrors=True)
@@ -135,6 +136,16 @@ def test_families_can_be_chosen():
     assert data.labels.tolist() == [0, 1, 0, 1, 0]
     assert data.parts_of.tolist() == [[True, True, False, False], [False, False, True, True]]
     assert (data[1].parts >= 2).all()
+
+
+@pytest.mark.parametrize("name", Shapes().classes)
+def test_every_object_is_in_one_piece(name):
+    for seed in range(4):
+        union, rng = Assembly(FAMILIES[name].build(Draw(np.random.default_rng(seed)))), np.random.default_rng(seed)
+        surfaces = [Assembly([solid]).sample(1500, rng)[0] for solid in union.solids]
+        touch = np.stack([(union.levels(points) < 1e-6).any(axis=1) for points in surfaces])
+        reached = np.linalg.matrix_power((touch | touch.T).astype(float), len(surfaces))
+        assert (reached > 0).all()
 
 
 @pytest.mark.parametrize("name", ["hand", "stair"])

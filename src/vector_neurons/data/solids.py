@@ -124,7 +124,7 @@ class Assembly:
         self._origins = np.array([solid.origin for solid in self.solids], dtype=np.float64)
         areas = np.array([solid.areas for solid in self.solids], dtype=np.float64).ravel()
         self._faces = np.flatnonzero(areas)
-        self._heaped = np.cumsum(areas[self._faces])
+        self._shares = areas[self._faces] / areas.sum()
 
     def levels(self, places: Rows) -> Float[np.ndarray, "solids count"]:
         """For every solid and place a number below 0 inside, above 0 outside, and of the order of the distance."""
@@ -154,10 +154,9 @@ class Assembly:
         return points, normals, owner
 
     def _propose(self, count: int, rng: np.random.Generator) -> Surface:
-        which, u, v, lot = rng.random((4, count))
-        which.sort()  # so that the proposals of one kind are a slice; they are mixed again below
-        pick = np.searchsorted(self._heaped, which * self._heaped[-1], side="right")
-        owner, face = np.divmod(self._faces[np.minimum(pick, len(self._faces) - 1)], FACES)
+        u, v, lot = rng.random((3, count))
+        # Face by face, so that the proposals of one kind are a slice; they are mixed below.
+        owner, face = np.divmod(np.repeat(self._faces, rng.multinomial(count, self._shares)), FACES)
         sizes, points, normals = self._sizes[owner].T, np.empty((count, 3)), np.empty((count, 3))
         chance = np.ones(count)
         for kind, rows in self._slices:

@@ -35,13 +35,13 @@ def stool(draw: Draw) -> list[Solid]:
     )
     if draw.chance(0.25):
         return [seat, *_column(draw, h - t, d * 0.4)]
-    if draw.chance(0.5):  # three legs
-        r, foot, turn = draw(0.012, 0.03), draw(0.4, 0.6) * w, draw(0, 1)
-        legs = [rod("leg", polar(foot, a), polar(d * 0.33, a, h - t), r) for a in circle(3, turn)]
-    else:
-        legs = _legs(draw, (w * 0.7, d * 0.7), h - t)
-    if draw.chance(0.5):  # a ring to rest the feet on
-        legs.append(ring("leg", (0, 0, h * draw(0.25, 0.4)), d * 0.42, draw(0.01, 0.02)))
+    if draw.chance(0.5):
+        return [seat, *_legs(draw, (w * 0.7, d * 0.7), h - t)]
+    thick, foot, turn = draw(0.012, 0.03), draw(0.4, 0.6) * w, draw(0, 1)
+    legs = [rod("leg", polar(foot, a), polar(d * 0.33, a, h - t), thick) for a in circle(draw.count(3, 4), turn)]
+    if draw.chance(0.6):  # a ring to rest the feet on, where the legs are at its height
+        up = draw(0.25, 0.4)
+        legs.append(ring("leg", (0, 0, (h - t) * up), foot + (d * 0.33 - foot) * up, draw(0.01, 0.02)))
     return [seat, *legs]
 
 

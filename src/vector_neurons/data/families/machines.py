@@ -22,7 +22,9 @@ def airplane(draw: Draw) -> list[Solid]:
         for side in (-1, 1):
             tip = (x - sweep * span, side * span, high + lift * span)
             solids.append(beam("wing", (x, 0, high), tip, (chord, t), (chord * narrow, t * 0.7)))
-        solids += [rod("wing", (x, y, z), (x, y, high), 0.015) for y in (-span / 2, span / 2) if levels]
+        if levels:
+            strut, rise = x - sweep * span / 2, lift * span / 2
+            solids += [rod("wing", (strut, y, z + rise), (strut, y, high + rise), 0.02) for y in (-span / 2, span / 2)]
     back, small, size = -half * 0.93, draw(0.3, 0.5) * span, draw(0.5, 0.75) * chord
     fin, raised = draw(0.22, 0.6), draw.chance(0.3)
     top = (back - 0.4 * fin, 0.0, fin + r * 0.5)
@@ -43,10 +45,8 @@ def _engines(draw: Draw, half: float, r: float, wing: Place, sweep: float, lift:
         blades = [beam("engine", (half, 0, 0), (half, y, z), (0.06, 0.02), side=(0, z, -y)) for y, z in _cross(0.25)]
         return [rod("engine", (half * 0.95, 0, 0), (half * 1.07, 0, 0), 0.04, 0.5), *blades]
     if style == 2:
-        return [
-            rod("engine", (-half * 0.6, y, r * 0.6), (-half * 0.6 + long, y, r * 0.6), size)
-            for y in (-r * 1.3, r * 1.3)
-        ]
+        x, z, out = -half * 0.45, r * 0.3, r + size * 0.6
+        return [rod("engine", (x, y, z), (x + long, y, z), size) for y in (-out, out)]
     x, span, z = wing
     shares = (0.35,) if style == 3 else (0.3, 0.6)
     places = [(x - sweep * span * s, side * span * s, z + lift * span * s - size) for s in shares for side in (-1, 1)]
@@ -60,11 +60,11 @@ def _cross(reach: float) -> list[tuple[float, float]]:
 def helicopter(draw: Draw) -> list[Solid]:
     """A cabin, a tail with its own small rotor, blades above and skids below."""
     a, b, c = draw(0.3, 0.8), draw(0.16, 0.36), draw(0.18, 0.36)
-    boom, rise = draw(0.4, 1.2), draw(0, 0.25)
+    boom, rise, thin = draw(0.4, 1.2), draw(0, 0.25), draw(0.25, 0.5)
     end = (-a * 0.6 - boom, 0.0, rise)
     solids = [
         ball("body", (0, 0, 0), (b, c, a), (1, 0, 0), (0, 1, 0)),
-        rod("tail", (-a * 0.5, 0, c * 0.2), end, c * 0.4, draw(0.25, 0.5)),
+        rod("tail", (-a * 0.5, 0, c * 0.2), end, c * 0.4, thin),
         beam("tail", (end[0] + 0.05, 0, rise - 0.05), (end[0] - 0.1, 0, rise + draw(0.15, 0.35)), (0.14, 0.03)),
     ]
     hub, reach, width, count = c + draw(0.06, 0.2), draw(0.5, 1.4), draw(0.05, 0.14), draw.count(2, 5)
@@ -73,9 +73,10 @@ def helicopter(draw: Draw) -> list[Solid]:
     for angle in circle(count, turn):
         across = polar(1, angle + math.pi / 2)
         solids.append(beam("rotor", (0, 0, hub), polar(reach, angle, hub), (width, 0.02), side=across))
-    small = draw(0.12, 0.22)
+    small, beside = draw(0.12, 0.22), c * 0.4 * thin  # the tail rotor turns on the side of the boom
     for x, z in _cross(small):
-        solids.append(beam("tail", (end[0], 0.05, rise), (end[0] + x, 0.05, rise + z), (0.04, 0.015), side=(-z, 0, x)))
+        tip = (end[0] + x, beside, rise + z)
+        solids.append(beam("tail", (end[0], beside, rise), tip, (0.04, 0.015), side=(-z, 0, x)))
     low, side, long = -c - draw(0.08, 0.2), b * draw(0.8, 1.2), a * draw(0.8, 1.1)
     for y in (-side, side):
         solids.append(rod("skid", (-long, y, low), (long, y, low), 0.018))
