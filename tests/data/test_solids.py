@@ -45,7 +45,7 @@ UNIONS = {
 @pytest.mark.parametrize("name", SOLIDS)
 def test_inside_has_the_analytic_volume(name):
     places = np.random.default_rng(0).uniform(-1.2, 1.8, (200_000, 3))
-    share = Assembly([SOLIDS[name]]).inside(places).mean()
+    share = Assembly([SOLIDS[name]]).inside(places).mean()  # in portions: there are many places
     expected = VOLUMES[name] / 3**3
     assert abs(share - expected) < 4.5 * math.sqrt(expected / len(places))
 

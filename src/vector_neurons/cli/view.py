@@ -41,7 +41,6 @@ def run(
         by_class = torch.arange(len(data)).view(each, -1).T.flatten()
         clouds, labels = data.batch(by_class), data.labels[by_class]
         assert clouds.parts is not None  # shapes know their parts
-        assert data.parts_of is not None
         within = (data.parts_of.cumsum(1) - 1)[labels[:, None], clouds.parts]  # a class counts its own parts
         titles = [data.classes[label] for label in labels]
         figure = stills.gallery(clouds.points, within, titles, normals=clouds.normals, columns=8)

@@ -45,6 +45,7 @@ class Shapes(Dataset):
     """
 
     name = "shapes"
+    parts_of: Tensor
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ Proposals = tuple[Array, Array, Array]  # local places (3, n), normals (3, n) an
 
 BOX, CONE, BALL, RING = range(4)
 FACES = 6  # of a box, which has the most; the others are padded with faces of no area
+PORTION = 20_000  # places tested at once: a grid of millions needs no more memory than that
 STEP = 1e-6  # how far outside its face a surface point is tested: far above rounding, far below any thickness
 
 
@@ -138,7 +139,8 @@ class Assembly:
 
     def inside(self, places: Rows) -> Bool[np.ndarray, " count"]:
         """Is a place inside, or on the boundary of, any of the solids? Exact."""
-        return np.asarray((self.levels(places) <= 0).any(axis=0))
+        portions = np.array_split(places, len(places) // PORTION + 1)
+        return np.concatenate([(self.levels(portion) <= 0).any(axis=0) for portion in portions])
 
     def sample(self, count: int, rng: np.random.Generator) -> Surface:
         """Independent, uniform points on the visible surface, their outward normals and the solid each belongs to.

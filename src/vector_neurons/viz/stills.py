@@ -11,8 +11,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Told apart by most people, colour-blind or not (after Okabe and Ito); the first ones are used the most.
-PALETTE = ("#3b7dd8", "#e8862e", "#3fae6a", "#c9504c", "#8d6cc4", "#d9b02c", "#58b8c9", "#8a8f98")
+# Okabe and Ito's colours, told apart by the colour-blind too; grey in place of black.
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#f0e442", "#56b4e9", "#999999")
 
 
 def gallery(
@@ -35,7 +35,7 @@ def gallery(
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError('pictures need matplotlib: pip install "vector-neurons[viz]"') from error
-    count, each = points.shape[:2]
+    count, size = points.shape[:2]
     if titles is not None and len(titles) != count:
         raise ValueError(f"{count} clouds need {count} titles, got {len(titles)}")
     columns = min(columns, count)
@@ -43,18 +43,18 @@ def gallery(
     figure = Figure(figsize=(2.2 * columns, 2.4 * rows), facecolor="white", layout="constrained")
     palette = torch.tensor([to_rgb(colour) for colour in PALETTE])
     right, up, towards = _camera(azimuth, elevation)
+    light = torch.nn.functional.normalize(up + 0.6 * towards - 0.3 * right, dim=0)
     for i in range(count):
         axes = figure.add_subplot(rows, columns, i + 1)
         cloud = points[i].detach().cpu().double()
-        place = torch.zeros(each, dtype=torch.long) if parts is None else parts[i].cpu()
+        place = torch.zeros(size, dtype=torch.long) if parts is None else parts[i].cpu()
         colour = palette[place % len(PALETTE)].double()
         depth = cloud @ towards
-        seen = torch.ones(each, dtype=torch.bool)
+        seen = torch.ones(size, dtype=torch.bool)
         if normals is not None:
             facing = normals[i].detach().cpu().double()
             seen = facing @ towards > 0
-            light = torch.nn.functional.normalize(up + 0.6 * towards - 0.3 * right, dim=0)
-            colour = colour * (0.62 + 0.38 * (facing @ light).clamp(min=0)[:, None])
+            colour = colour * (0.7 + 0.3 * (facing @ light).clamp(min=0)[:, None])
         haze = 0.25 * (1 - (depth - depth.min()) / (depth.max() - depth.min()).clamp(min=1e-9))[:, None]
         colour = colour + (1 - colour) * haze
         order = depth.argsort()
@@ -62,7 +62,7 @@ def gallery(
         x, y = cloud @ right, cloud @ up
         middle = [(v.min() + v.max()).item() / 2 for v in (x, y)]
         half = max((v.max() - v.min()).item() for v in (x, y)) / 2 * 1.05 or 1.0
-        axes.scatter(x[order], y[order], s=min(40.0, 88000 / each), c=colour[order].clamp(0, 1).numpy(), linewidths=0)
+        axes.scatter(x[order], y[order], s=min(40.0, 88000 / size), c=colour[order].clamp(0, 1).numpy(), linewidths=0)
         axes.set_xlim(middle[0] - half, middle[0] + half)
         axes.set_ylim(middle[1] - half, middle[1] + half)
         axes.set_aspect("equal")
