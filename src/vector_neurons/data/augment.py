@@ -1,0 +1,211 @@
+"""Augmentations: each takes a cloud, or a batch of them, and a generator, and gives another; clouds stay independent.
+
+All of them work on whole tensors, on the device of the cloud; numbers come from the generator, on its own device, so
+a seed means the same on every machine. None of them rotates: that is the protocol's business.
+
+    chain = Chain(Scale(), Shift(), Jitter())
+    cloud = chain(cloud, generator)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .cloud import Cloud
+
+Generator = torch.Generator | None
+Augmentation = Callable[[Cloud, Generator], Cloud]
+
+
+class Chain:
+    """One augmentation after the other."""
+
+    def __init__(self, *steps: Augmentation) -> None:
+        self.steps = steps
+
+    def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
+        """Apply every step."""
+        for step in self.steps:
+            cloud = step(cloud, generator)
+        return cloud
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Stretch every axis by its own factor between `low` and `high`. Normals stay perpendicular to the surface."""
+
+    low: float = 2 / 3
+    high: float = 3 / 2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low <= self.high:
+            raise ValueError(f"Scale needs 0 < low <= high, got {self.low} and {self.high}")
+
+    def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
+        """Stretch points and queries."""
+        factor = self.low + (self.high - self.low) * _uniform(cloud.points, (1, cloud.points.shape[-1]), generator)
+        normals = None if cloud.normals is None else torch.nn.functional.normalize(cloud.normals / factor, dim=-1)
+        queries = None if cloud.queries is None else cloud.queries * factor
+        return replace(cloud, points=cloud.points * factor, normals=normals, queries=queries)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Move a cloud by up to `most` along every axis, queries with it."""
+
+    most: float = 0.2
+
+    def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
+        """Move points and queries."""
+        by = self.most * (2 * _uniform(cloud.points, (1, cloud.points.shape[-1]), generator) - 1)
+        queries = None if cloud.queries is None else cloud.queries + by
+        return replace(cloud, points=cloud.points + by, queries=queries)
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """Add Gaussian noise to every point, cut off at ±`clip`. Queries are asked of the true shape: they stay."""
+
+    sigma: float = 0.01
+    clip: float | None = 0.05
+
+    def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
+        """Move every point a little."""
+        from ..geometry.sampling import noise
+
+        return replace(cloud, points=noise(cloud.points, self.sigma, clip=self.clip, generator=generator))
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Keep `points` points, and `queries` queries if given, chosen anew for every cloud and without repetition."""
+
+    points: int | None = None
+    queries: int | None = None
+
+    def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
+        """Choose points with their normals and parts, and queries with their answers."""
+        if self.points is not None:
+            cloud = _take(cloud, _choose(cloud.points, self.points, generator))
+        if self.queries is not None and cloud.queries is not None and cloud.occupied is not None:
+            index = _choose(cloud.queries, self.queries, generator)
+            cloud = replace(cloud, queries=_rows(cloud.queries, index), occupied=cloud.occupied.gather(-1, index))
+        return cloud
+
+
+@dataclass(frozen=True)
+class Outliers:
+    """Throw a share of the points anywhere into the ball about the cloud, with a normal in any direction.
+
+    An outlier keeps the part of the point that it was.
+    """
+
+    share: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"Outliers needs a share between 0 and 1, got {self.share}")
+
+    def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
+        """Replace some of the points."""
+        points = cloud.points
+        n, dim = points.shape[-2:]
+        index = _choose(points, round(self.share * n), generator)
+        if index.shape[-1] == 0:
+            return cloud
+        centre = points.mean(-2, keepdim=True)
+        radius = (points - centre).norm(dim=-1).amax(-1)[..., None, None]
+        # Uniform in a ball: any direction, and a distance whose power dim is uniform.
+        away = _direction(points, (index.shape[-1], dim), generator)
+        distance = _uniform(points, (index.shape[-1], 1), generator) ** (1 / dim)
+        thrown = _put(points, index, centre + radius * distance * away)
+        normals = cloud.normals
+        if normals is not None:
+            normals = _put(normals, index, _direction(normals, (index.shape[-1], dim), generator))
+        return replace(cloud, points=thrown, normals=normals)
+
+
+@dataclass(frozen=True)
+class Occlude:
+    """Keep what a camera in a random direction sees: a partial scan with as many points, the visible ones repeated.
+
+    Hidden points are removed as in Katz et al., *Direct visibility of point sets* (2007): every point is flipped about
+    a sphere around the camera, and those on the hull of the result are visible. A point is looked for on the hull in
+    its own direction only, which makes it one product of matrices for a batch and errs on the side of hidden.
+    `distance` of the camera is in radii of the cloud; the `sphere` is in distances of the farthest point: a larger one
+    keeps more of slanted surfaces and lets the camera look through sparser ones.
+    """
+
+    distance: float = 3.0
+    sphere: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.distance <= 1 or self.sphere < 1:
+            raise ValueError(f"Occlude needs distance > 1 and sphere >= 1, got {self.distance} and {self.sphere}")
+
+    def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
+        """Look at the cloud and keep what is seen."""
+        points = cloud.points
+        n, dim = points.shape[-2:]
+        centre = points.mean(-2, keepdim=True)
+        radius = (points - centre).norm(dim=-1).amax(-1)[..., None, None]
+        camera = centre + self.distance * radius * _direction(points, (1, dim), generator)
+        seen = visible(points, camera, self.sphere)
+        # Visible points in random order come first; what is behind them is filled up by going round them again.
+        order = (_uniform(points, (n,), generator) + ~seen).argsort(dim=-1)
+        number = seen.sum(-1, keepdim=True)
+        return _take(cloud, order.gather(-1, torch.arange(n, device=points.device) % number))
+
+
+def visible(points: Tensor, camera: Tensor, sphere: float = 30.0) -> Tensor:
+    """Which points `(..., N, 3)` a camera at `(..., 1, 3)` sees, by hidden-point removal: see `Occlude`."""
+    ray = points - camera
+    distance = ray.norm(dim=-1, keepdim=True)
+    # A cloud is a surface, so a point at the camera itself is a matter of rounding: it stays where it is.
+    direction = ray / distance.where(distance > 0, 1)
+    flipped = 2 * sphere * distance.amax(-2, keepdim=True) - distance
+    reach = (direction @ (flipped * direction).mT).amax(-1)
+    seen: Tensor = reach <= flipped.squeeze(-1) * (1 + 4 * torch.finfo(points.dtype).eps)
+    return seen
+
+
+def _source(like: Tensor, generator: Generator) -> torch.device:
+    return generator.device if generator is not None else like.device
+
+
+def _uniform(like: Tensor, shape: tuple[int, ...], generator: Generator) -> Tensor:
+    """Uniform numbers of this shape for every cloud of the batch."""
+    shape = (*like.shape[:-2], *shape)
+    return torch.rand(shape, generator=generator, dtype=like.dtype, device=_source(like, generator)).to(like.device)
+
+
+def _direction(like: Tensor, shape: tuple[int, ...], generator: Generator) -> Tensor:
+    shape = (*like.shape[:-2], *shape)
+    gaussian = torch.randn(shape, generator=generator, dtype=like.dtype, device=_source(like, generator))
+    return torch.nn.functional.normalize(gaussian, dim=-1).to(like.device)
+
+
+def _choose(x: Tensor, n: int, generator: Generator) -> Tensor:
+    """Indices `(..., n)` of a random subset for every cloud."""
+    if not 0 <= n <= x.shape[-2]:
+        raise ValueError(f"a subset of {n} asked of {x.shape[-2]} points")
+    return _uniform(x, (x.shape[-2],), generator).topk(n, dim=-1).indices
+
+
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    return x.gather(-2, index.unsqueeze(-1).expand(*index.shape, x.shape[-1]))
+
+
+def _put(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    return x.scatter(-2, index.unsqueeze(-1).expand_as(values), values)
+
+
+def _take(cloud: Cloud, index: Tensor) -> Cloud:
+    return replace(
+        cloud,
+        points=_rows(cloud.points, index),
+        normals=None if cloud.normals is None else _rows(cloud.normals, index),
+        parts=None if cloud.parts is None else cloud.parts.gather(-1, index),
+    )
