@@ -11,11 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
+from ..geometry.sampling import noise
+from ..typing import Points
 from .cloud import Cloud
 
 Generator = torch.Generator | None
+BLOCK_ELEMENTS = 2**21  # of the matrix of all pairs at a time: what fits a processor's cache is ten times as fast
 Augmentation = Callable[[Cloud, Generator], Cloud]
 
 
@@ -73,8 +77,6 @@ class Jitter:
 
     def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
         """Move every point a little."""
-        from ..geometry.sampling import noise
-
         return replace(cloud, points=noise(cloud.points, self.sigma, clip=self.clip, generator=generator))
 
 
@@ -132,14 +134,16 @@ class Occlude:
     """Keep what a camera in a random direction sees: a partial scan with as many points, the visible ones repeated.
 
     Hidden points are removed as in Katz et al., *Direct visibility of point sets* (2007): every point is flipped about
-    a sphere around the camera, and those on the hull of the result are visible. A point is looked for on the hull in
-    its own direction only, which makes it one product of matrices for a batch and errs on the side of hidden.
+    a sphere around the camera, and those on the hull of the result are visible. Whether a point is on the hull is asked
+    of the direction it lies in and of a few `tilts` of that, in products of matrices for a whole batch; a point at a
+    sharp angle may be missed, none is seen that is not on the hull.
     `distance` of the camera is in radii of the cloud; the `sphere` is in distances of the farthest point: a larger one
     keeps more of slanted surfaces and lets the camera look through sparser ones.
     """
 
     distance: float = 3.0
     sphere: float = 30.0
+    tilts: int = 3
 
     def __post_init__(self) -> None:
         if self.distance <= 1 or self.sphere < 1:
@@ -152,23 +156,39 @@ class Occlude:
         centre = points.mean(-2, keepdim=True)
         radius = (points - centre).norm(dim=-1).amax(-1)[..., None, None]
         camera = centre + self.distance * radius * _direction(points, (1, dim), generator)
-        seen = visible(points, camera, self.sphere)
+        seen = visible(points, camera, self.sphere, self.tilts)
         # Visible points in random order come first; what is behind them is filled up by going round them again.
         order = (_uniform(points, (n,), generator) + ~seen).argsort(dim=-1)
         number = seen.sum(-1, keepdim=True)
         return _take(cloud, order.gather(-1, torch.arange(n, device=points.device) % number))
 
 
-def visible(points: Tensor, camera: Tensor, sphere: float = 30.0) -> Tensor:
+def visible(points: Points, camera: Points, sphere: float = 30.0, tilts: int = 3) -> Bool[Tensor, "*batch points"]:
     """Which points `(..., N, 3)` a camera at `(..., 1, 3)` sees, by hidden-point removal: see `Occlude`."""
     ray = points - camera
     distance = ray.norm(dim=-1, keepdim=True)
-    # A cloud is a surface, so a point at the camera itself is a matter of rounding: it stays where it is.
     direction = ray / distance.where(distance > 0, 1)
-    flipped = 2 * sphere * distance.amax(-2, keepdim=True) - distance
-    reach = (direction @ (flipped * direction).mT).amax(-1)
-    seen: Tensor = reach <= flipped.squeeze(-1) * (1 + 4 * torch.finfo(points.dtype).eps)
+    reach = 2 * sphere * distance.amax(-2, keepdim=True)
+    flipped = (1 - distance / reach) * direction  # in units of the sphere, and so no farther than 1
+    seen = torch.zeros_like(points[..., 0], dtype=torch.bool)
+    for tilt in range(tilts + 1):
+        farthest, rival = _farthest(flipped, direction)
+        seen |= farthest <= (direction * flipped).sum(-1) + 4 * torch.finfo(points.dtype).eps
+        if tilt < tilts:
+            # Turn the direction away from whoever reaches farther, past the point where both are level.
+            ahead = flipped - _rows(flipped, rival)
+            behind = (direction * ahead).sum(-1, keepdim=True).clamp(max=0)
+            size = ahead.square().sum(-1, keepdim=True)
+            direction = direction - 1.5 * behind / size.where(size > 0, 1) * ahead
+            direction = torch.nn.functional.normalize(direction, dim=-1)
     return seen
+
+
+def _farthest(places: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """How far the places reach in each direction, and which one does."""
+    block = max(1, BLOCK_ELEMENTS // max(1, places[..., 0].numel()))
+    reached = [(places @ some.mT).max(-2) for some in directions.split(block, dim=-2)]
+    return torch.cat([r.values for r in reached], dim=-1), torch.cat([r.indices for r in reached], dim=-1)
 
 
 def _source(like: Tensor, generator: Generator) -> torch.device:
