@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..geometry.sampling import noise
@@ -163,13 +163,15 @@ class Occlude:
         return _take(cloud, order.gather(-1, torch.arange(n, device=points.device) % number))
 
 
-def visible(points: Points, camera: Points, sphere: float = 30.0, tilts: int = 3) -> Bool[Tensor, "*batch points"]:
+def visible(
+    points: Points, camera: Float[Tensor, "*batch 1 dim"], sphere: float = 30.0, tilts: int = 3
+) -> Bool[Tensor, "*batch points"]:
     """Which points `(..., N, 3)` a camera at `(..., 1, 3)` sees, by hidden-point removal: see `Occlude`."""
     ray = points - camera
     distance = ray.norm(dim=-1, keepdim=True)
     direction = ray / distance.where(distance > 0, 1)
     reach = 2 * sphere * distance.amax(-2, keepdim=True)
-    flipped = (1 - distance / reach) * direction  # in units of the sphere, and so no farther than 1
+    flipped = (1 - distance / reach.where(reach > 0, 1)) * direction  # in units of the sphere, and so no farther than 1
     seen = torch.zeros_like(points[..., 0], dtype=torch.bool)
     for tilt in range(tilts + 1):
         farthest, rival = _farthest(flipped, direction)
@@ -187,7 +189,7 @@ def visible(points: Points, camera: Points, sphere: float = 30.0, tilts: int = 3
 def _farthest(places: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
     """How far the places reach in each direction, and which one does."""
     block = max(1, BLOCK_ELEMENTS // max(1, places[..., 0].numel()))
-    reached = [(places @ some.mT).max(-2) for some in directions.split(block, dim=-2)]
+    reached = [(places @ some.mT).max(-2) for some in torch.split(directions, block, dim=-2)]
     return torch.cat([r.values for r in reached], dim=-1), torch.cat([r.indices for r in reached], dim=-1)
 
 

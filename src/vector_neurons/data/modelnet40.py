@@ -14,12 +14,11 @@ from .packed import Packed, Subset
 from .reading import (
     Up,
     array_content,
-    array_of,
     cloud_rows,
     digests,
     find,
     hdf5_chunks,
-    open_arrays,
+    read_arrays,
     read_hdf5,
     table,
 )
@@ -104,12 +103,12 @@ def _same_classes(found: list[str], where: Path) -> None:
 
 
 def _npz(file: Path, points: int, up: Up) -> list[Chunk]:
-    arrays = open_arrays(file, ["names", "scale", *(f"{a}_{split}" for a in ("x", "y", "id") for split in PUBLISHED)])
-    _same_classes(array_of(arrays, file, "names").tolist(), file)
+    arrays = read_arrays(file, ["names", *(f"y_{split}" for split in PUBLISHED)])
+    _same_classes(arrays["names"].tolist(), file)
     return [
         Chunk(
             split,
-            len(array_of(arrays, file, f"y_{split}")),
+            len(arrays[f"y_{split}"]),
             partial(_read_npz, file, split, points, up),
             key_of(NAME, split, points, up, files=[file]),
         )
@@ -118,12 +117,10 @@ def _npz(file: Path, points: int, up: Up) -> list[Chunk]:
 
 
 def _read_npz(file: Path, split: str, points: int, up: Up) -> Content:
-    arrays = open_arrays(file, [])
-    x, y, names = (array_of(arrays, file, f"{array}_{split}") for array in ("x", "y", "id"))
+    x, y, names, scale = read_arrays(file, [f"x_{split}", f"y_{split}", f"id_{split}", "scale"]).values()
     if x.ndim != 3 or x.shape[-1] != 3:
         raise DataError(f"{file}: {x.shape[-1]} columns in 'x_{split}' instead of 3")
-    clouds = x[:, :points].astype(np.float32) * array_of(arrays, file, "scale")
-    return array_content(file, clouds, y, names.tolist(), len(CLASSES), up)
+    return array_content(file, x[:, :points].astype(np.float32) * scale, y, names.tolist(), len(CLASSES), up)
 
 
 def _text(names_file: Path, points: int, up: Up) -> list[Chunk]:

@@ -17,12 +17,12 @@ from .folder import MOST_DAMAGED, ONLY_CLASS, SPLITS, listing
 from .pack import DataError, one_line, open_pack, pack_path, seed_of
 from .packed import split_rows
 from .queries import Labeller, occupancy_rows
-from .reading import Array, Up, array_of, finite, open_arrays
+from .reading import Array, Up, finite, read_arrays
 
 NAME = "occupancy"
 MAKE = f"vn data {NAME} --from PATH"
 Frame = Literal["unit_ball", "unit_cube"]
-SCANNED = ("vertices", "faces", "num_vertices", "num_faces", "name", "split", "scale")
+SCANNED = ("vertices", "faces", "num_vertices", "num_faces", "name", "scale")
 SCANS_PER_CHUNK = 16
 
 
@@ -149,7 +149,7 @@ def _read_mesh(label: Labeller, name: str, file: Path, number: int) -> Rows:
 
 
 def _scanned(file: Path, label: Labeller) -> list[Chunk]:
-    splits = array_of(open_arrays(file, SCANNED), file, "split")
+    splits = read_arrays(file, ["split"])["split"]
     chunks = []
     for number, split in enumerate(SPLITS):
         members = np.flatnonzero(splits == number).tolist()
@@ -162,8 +162,7 @@ def _scanned(file: Path, label: Labeller) -> list[Chunk]:
 
 @lru_cache(maxsize=1)  # a process reads many chunks of one file
 def _scans(file: Path) -> tuple[Array, ...]:
-    arrays = open_arrays(file, SCANNED)
-    vertices, faces, v, f, names, _, scale = (array_of(arrays, file, name) for name in SCANNED)
+    vertices, faces, v, f, names, scale = read_arrays(file, SCANNED).values()
     if v.sum() != len(vertices) or f.sum() != len(faces):
         raise DataError(f"{file} is damaged: its meshes do not add up to its vertices and faces")
     return vertices.astype(np.float64) * scale, faces.astype(np.int64), np.cumsum(v), np.cumsum(f), names
@@ -213,8 +212,7 @@ def _pair(file: Path, name: str, least: int) -> tuple[Tensor, Tensor]:
     """The points of one of OccNet's files and what it knows about them, which may be packed as bits."""
     if not file.is_file():
         raise DataError(f"{file} is missing")
-    arrays = open_arrays(file, ["points", name])
-    points, known = array_of(arrays, file, "points"), array_of(arrays, file, name)
+    points, known = read_arrays(file, ["points", name]).values()
     if points.ndim != 2 or points.shape[1] != 3:
         raise DataError(f"{file}: {points.shape[-1]} columns in 'points' instead of 3")
     if known.dtype == np.uint8:

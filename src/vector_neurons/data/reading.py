@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..geometry.sampling import unit_ball
@@ -17,7 +18,7 @@ from .build import Chunk, Content, Rows, key_of
 from .pack import DataError, listed, one_line
 
 Up = Literal["x", "y", "z"]
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = NDArray[Any]
 # Turn the axis that is up in a source to z by a rotation, never by a swap, which would mirror the shapes.
 UPRIGHT = {
     "z": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
@@ -69,27 +70,18 @@ def finite(points: Tensor, what: str) -> None:
         raise DataError(f"{what}: {bad:,} of {len(points):,} points have coordinates that are NaN or infinite")
 
 
-def open_arrays(file: Path, names: Sequence[str]) -> Any:
-    """Open an `.npz` file and make sure that it has these arrays."""
-
+def read_arrays(file: Path, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Array]:
+    """Arrays of an `.npz` file, all of which must be there, and the optional ones it has."""
     try:
-        arrays = np.load(file, allow_pickle=False)
-        missing = [name for name in names if name not in arrays]
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{file} is damaged or no .npz file: {one_line(error)}") from error
-    if missing:
-        raise DataError(f"{file} has no array {missing[0]!r}: it has {listed(arrays.files, 12)}")
-    return arrays
-
-
-def array_of(arrays: Any, file: Path, name: str) -> np.ndarray[Any, Any]:
-    """One array of an `.npz` file, which may turn out to be damaged only now."""
-
-    try:
-        array: np.ndarray[Any, Any] = arrays[name]
-    except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise DataError(f"{file} is damaged at its array {name!r}: {one_line(error)}") from error
-    return array
+        with np.load(file, allow_pickle=False) as arrays:
+            missing = [name for name in names if name not in arrays]
+            if missing:
+                raise DataError(f"{file} has no array {missing[0]!r}: it has {listed(arrays.files, 12)}")
+            return {name: arrays[name] for name in [*names, *(n for n in optional if n in arrays)]}
+    except DataError:
+        raise
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{file} is truncated, damaged or no .npz file: {one_line(error)}") from error
 
 
 def table(file: Path, columns: int, separator: str | None, lines: int | None = None, most: int | None = None) -> Array:

@@ -15,14 +15,13 @@ from .reading import (
     Array,
     Up,
     array_content,
-    array_of,
     cloud_rows,
     digests,
     find,
     fit,
     hdf5_chunks,
     known_labels,
-    open_arrays,
+    read_arrays,
     read_hdf5,
     table,
 )
@@ -134,14 +133,12 @@ def _same_parts(parts: Array, labels: Array, file: Path, where: str) -> None:
 
 
 def _npz(file: Path, points: int, up: Up) -> list[Chunk]:
-    names = [f"{array}_{split}" for array in ("x", "y", "pid", "id") for split in PUBLISHED]
-    arrays = open_arrays(file, ["names", "synset", "scale", *names])
-    found = zip(*(array_of(arrays, file, name).tolist() for name in ("names", "synset")), strict=True)
-    _same_classes(dict(found), file)
+    arrays = read_arrays(file, ["names", "synset", *(f"y_{split}" for split in PUBLISHED)])
+    _same_classes(dict(zip(arrays["names"].tolist(), arrays["synset"].tolist(), strict=True)), file)
     return [
         Chunk(
             split,
-            len(array_of(arrays, file, f"y_{split}")),
+            len(arrays[f"y_{split}"]),
             partial(_read_npz, file, split, points, up),
             key_of(NAME, split, points, up, files=[file]),
         )
@@ -150,15 +147,15 @@ def _npz(file: Path, points: int, up: Up) -> list[Chunk]:
 
 
 def _read_npz(file: Path, split: str, points: int, up: Up) -> Content:
-    arrays = open_arrays(file, [])
-    x, y, parts, names = (array_of(arrays, file, f"{array}_{split}") for array in ("x", "y", "pid", "id"))
+    arrays = read_arrays(file, [f"{a}_{split}" for a in ("x", "y", "pid", "id")] + ["scale"], [f"npts_orig_{split}"])
+    x, y, parts, names, scale, *counts = arrays.values()
     if x.ndim != 3 or x.shape[-1] != 3:
         raise DataError(f"{file}: {x.shape[-1]} columns in 'x_{split}' instead of 3")
     _same_parts(parts, y, file, f"'pid_{split}'")
-    clouds = x[:, :points].astype(np.float32) * array_of(arrays, file, "scale")
+    clouds = x[:, :points].astype(np.float32) * scale
     more = {"parts": parts[:, :points].astype(np.uint8)}
-    if f"npts_orig_{split}" in arrays:
-        more["count"] = np.minimum(array_of(arrays, file, f"npts_orig_{split}"), clouds.shape[1]).astype(np.int64)
+    if counts:
+        more["count"] = np.minimum(counts[0], clouds.shape[1]).astype(np.int64)
     return array_content(file, clouds, y, names.tolist(), len(CLASSES), up, **more)
 
 

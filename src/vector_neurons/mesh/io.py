@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 MESHES = (".ply", ".obj", ".stl", ".off", ".glb")
@@ -103,7 +104,7 @@ def _by_trimesh(path: Path) -> Mesh:
     return _mesh(np.concatenate(points), np.empty((0, 3)), normals)
 
 
-def _ply_normals(cloud: object) -> np.ndarray | None:
+def _ply_normals(cloud: object) -> NDArray[Any] | None:
     """Normals of a .ply cloud, which trimesh keeps among what it read but does not interpret."""
     raw = getattr(cloud, "metadata", {}).get("_ply_raw", {}).get("vertex", {}).get("data")
     names = getattr(getattr(raw, "dtype", None), "names", None) or ()
@@ -134,7 +135,7 @@ def _by_numpy(path: Path, suffix: str) -> Mesh:
     return _mesh(table[:, :3], np.empty((0, 3)), table[:, 3:] if table.shape[1] == 6 else None)
 
 
-def _mesh(vertices: np.ndarray, faces: np.ndarray, normals: np.ndarray | None = None) -> Mesh:
+def _mesh(vertices: NDArray[Any], faces: NDArray[Any], normals: NDArray[Any] | None = None) -> Mesh:
     return Mesh(
         torch.from_numpy(np.array(vertices, dtype=np.float64)).reshape(-1, 3),
         torch.from_numpy(np.array(faces, dtype=np.int64)).reshape(-1, 3),
