@@ -73,7 +73,8 @@ def finite(points: Tensor, what: str) -> None:
 def read_arrays(file: Path, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Array]:
     """Arrays of an `.npz` file, all of which must be there, and the optional ones it has."""
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        # Opened here, because NumPy leaves a file open that turns out to be damaged.
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             missing = [name for name in names if name not in arrays]
             if missing:
                 raise DataError(f"{file} has no array {missing[0]!r}: it has {listed(arrays.files, 12)}")

@@ -1,6 +1,5 @@
 """Meshes and clouds in files. The only importer of trimesh, which is loaded when a file is read and not before."""
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,10 +114,9 @@ def _ply_normals(cloud: object) -> NDArray[Any] | None:
 
 def _by_numpy(path: Path, suffix: str) -> Mesh:
     if suffix == ".npz":
-        try:
-            arrays = dict(np.load(path, allow_pickle=False))
-        except zipfile.BadZipFile as error:
-            raise MeshError(f"{path} is truncated or no .npz file") from error
+        # Opened here, because NumPy leaves a file open that turns out to be damaged.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as stored:
+            arrays = dict(stored)
         if "vertices" in arrays and "faces" in arrays:
             return _mesh(arrays["vertices"], arrays["faces"])
         if "points" not in arrays and len(arrays) != 1:
