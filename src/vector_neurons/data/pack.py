@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,8 +38,8 @@ class Pack:
     """An open pack: `arrays` are memory-mapped, so that only the rows that are used are read from disk."""
 
     path: Path
-    about: dict[str, Any]
-    arrays: dict[str, Tensor]
+    about: dict[str, Any] = field(repr=False)
+    arrays: dict[str, Tensor] = field(repr=False)
 
     @property
     def splits(self) -> dict[str, int]:
@@ -107,7 +107,7 @@ def open_pack(pack: str | Path, root: str | Path | None = None, *, make: str = "
 def verify(path: Path) -> str:
     """Read the whole file and compare it with its checksum, which is returned."""
     with path.open("rb") as file:
-        header = file.read(int.from_bytes(file.read(8), "little"))
+        header = file.read(min(int.from_bytes(file.read(8), "little"), path.stat().st_size))
         try:
             expected = json.loads(header)["__metadata__"]["sha256"]
         except (ValueError, KeyError, TypeError) as error:

@@ -87,6 +87,7 @@ def write(mesh: Mesh, path: str | Path) -> None:
 def _by_trimesh(path: Path) -> Mesh:
     import trimesh
 
+    _complete(path)
     # Unprocessed: trimesh would drop what is not finite and hide that a file is damaged.
     scene = trimesh.load_scene(path, process=False)
     parts = scene.dump()  # every part where the scene puts it
@@ -103,10 +104,32 @@ def _by_trimesh(path: Path) -> Mesh:
     return _mesh(np.concatenate(points), np.empty((0, 3)), normals)
 
 
+def _complete(path: Path) -> None:
+    """Refuse a file that ends too early, where trimesh would take what there is, or guess at another format."""
+    content = path.read_bytes()
+    suffix = path.suffix.lower()
+    if suffix == ".stl" and not content.startswith(b"solid"):
+        announced, found = 84 + 50 * int.from_bytes(content[80:84], "little"), len(content)
+    elif suffix == ".glb" and content.startswith(b"glTF"):
+        announced, found = int.from_bytes(content[8:12], "little"), len(content)
+    elif suffix == ".off" and content.lstrip().startswith(b"OFF"):
+        text = content.decode("ascii", "replace").lstrip().removeprefix("OFF")  # some headers go on in the same line
+        lines = [line for raw in text.splitlines() if (line := raw.partition("#")[0].split())]
+        announced = 1 + sum(map(int, lines[0][:2])) if lines else 1
+        found = len(lines)
+        if found >= announced and int(lines[0][1]) and len(lines[announced - 1]) <= int(lines[announced - 1][0]):
+            found = announced - 1  # the last face lacks a corner
+    else:
+        return
+    if found < announced:
+        unit = "lines" if suffix == ".off" else "bytes"
+        raise MeshError(f"{path} is truncated: {found:,} {unit} instead of {announced:,}")
+
+
 def _ply_normals(cloud: object) -> NDArray[Any] | None:
     """Normals of a .ply cloud, which trimesh keeps among what it read but does not interpret."""
     raw = getattr(cloud, "metadata", {}).get("_ply_raw", {}).get("vertex", {}).get("data")
-    names = getattr(getattr(raw, "dtype", None), "names", None) or ()
+    names = raw if isinstance(raw, dict) else getattr(getattr(raw, "dtype", None), "names", None) or ()
     if raw is None or not {"nx", "ny", "nz"} <= set(names):
         return None
     return np.stack([raw[name].reshape(-1) for name in ("nx", "ny", "nz")], axis=-1)
