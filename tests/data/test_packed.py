@@ -1,6 +1,7 @@
 """Packs: what is cut from them, how they are split, and how they come about."""
 
 import os
+import pickle
 from functools import partial
 
 import numpy as np
@@ -37,6 +38,12 @@ def test_arrays_are_mapped_not_read(example):
     with example.path.open("r+b") as file:  # the open pack sees the file change: it is the file
         file.write(content.replace(before.numpy().tobytes()[:4000], bytes(4000), 1))
     assert not torch.equal(example.arrays["points"], before)
+
+
+def test_another_process_is_sent_a_path_not_the_data(example):
+    sent = pickle.dumps(packed.Packed(example, "train", points=16))
+    assert len(sent) < 5000
+    torch.testing.assert_close(pickle.loads(sent)[3].points, packed.Packed(example, "train", points=16)[3].points)
 
 
 def test_first_random_and_farthest(example):

@@ -104,8 +104,10 @@ def test_what_cannot_be_read_gets_one_line(tmp_path):
             read(tmp_path / name)
         assert name in str(error.value)
         assert "\n" not in str(error.value)
-    with pytest.raises(MeshError, match=r"cannot write \.xyz"):
+    with pytest.raises(MeshError, match=r"cannot write a mesh as \.xyz, only \.ply"):
         write(BOX, tmp_path / "box.xyz")
+    with pytest.raises(MeshError, match=r"cannot write a cloud as \.stl, only \.ply \.glb"):
+        write(Mesh(BOX.vertices, BOX.faces[:0]), tmp_path / "cloud.stl")
 
 
 def test_points_are_spread_by_area_and_know_their_side():

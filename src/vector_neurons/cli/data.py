@@ -199,6 +199,8 @@ def run(
         if len(error.lines) > SHOWN:
             print(f"... and {len(error.lines) - SHOWN:,} more", file=sys.stderr)
         raise UserError(str(error)) from error
+    except KeyboardInterrupt as error:
+        raise UserError("stopped; the same command goes on where it was") from error
     except (DataError, ImportError, OSError) as error:
         raise UserError(str(error)) from error
     return 0

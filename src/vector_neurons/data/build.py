@@ -9,7 +9,9 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -89,7 +91,12 @@ def build(
         raise DataError(f"there are no shapes to convert in the {plan.layout}")
     folder = path.with_suffix(".partial")
     folder.mkdir(parents=True, exist_ok=True)
-    files = _read_all(folder, plan.chunks, workers, progress)
+    try:
+        files = _read_all(folder, plan.chunks, workers, progress)
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # if nothing is in it
+        raise
     described = {chunk: json.loads(file.with_suffix(".json").read_text()) for chunk, file in files.items()}
     damaged = [line for chunk in plan.chunks for line in described[chunk.key]["damaged"]]
     allowed = skip_damaged if isinstance(skip_damaged, float) else float(skip_damaged)
@@ -136,7 +143,7 @@ def _read_all(
     folder: Path, chunks: Sequence[Chunk], workers: int, progress: Callable[[int, int], None]
 ) -> dict[str, Path]:
     files = {chunk.key: folder / f"{chunk.key}.safetensors" for chunk in chunks}
-    total, done = sum(chunk.size for chunk in chunks), 0
+    total = sum(chunk.size for chunk in chunks)
     missing = [chunk for chunk in chunks if not files[chunk.key].with_suffix(".json").is_file()]
     done = total - sum(chunk.size for chunk in missing)
     progress(done, total)
@@ -147,23 +154,27 @@ def _read_all(
             progress(done, total)
         return files
     from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
 
     # Not fork: torch and libigl run threads of their own, which a forked process would lack.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start) as pool:
         tasks = {pool.submit(_keep, files[chunk.key], chunk.read): chunk for chunk in missing}
         try:
             for task in as_completed(tasks):
                 task.result()
                 done += tasks[task].size
                 progress(done, total)
+        except BrokenProcessPool as error:
+            raise DataError("a process that read files was killed: run it again with fewer --workers") from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     return files
 
 
-def _one_thread() -> None:
+def _start() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one is told, and stops it
     torch.set_num_threads(1)  # the processes already fill the cores
 
 

@@ -41,6 +41,9 @@ class Pack:
     about: dict[str, Any] = field(repr=False)
     arrays: dict[str, Tensor] = field(repr=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_pack, (self.path,)  # another process maps the file itself, instead of being sent its content
+
     @property
     def splits(self) -> dict[str, int]:
         """The number of shapes of every split, in the order of their rows."""
@@ -63,10 +66,9 @@ class Pack:
 
 def data_root(root: str | Path | None = None) -> Path:
     """Where packs are: `root` if given, else the environment's `VN_DATA`, else the platform's cache directory."""
-    if root is not None:
-        return Path(root)
-    if os.environ.get("VN_DATA"):
-        return Path(os.environ["VN_DATA"])
+    given = root if root is not None else os.environ.get("VN_DATA")
+    if given:
+        return Path(given).expanduser()
     if sys.platform == "darwin":
         cache = Path.home() / "Library" / "Caches"
     elif os.name == "nt":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from ..geometry.neighbours import farthest_points
@@ -122,7 +122,7 @@ def _carve(rows: Tensor, pack: Pack, share: float, seed: int) -> tuple[Tensor, T
     return rows[~taken], rows[taken]
 
 
-def stratified(labels: Int[Tensor, " shapes"], share: float, *, seed: int = 0) -> Tensor:
+def stratified(labels: Int[Tensor, " shapes"], share: float, *, seed: int = 0) -> Bool[Tensor, " shapes"]:
     """Mark a share of every class, chosen by seed: at least one of each that has two or more, and never all of them.
 
     >>> stratified(torch.tensor([0, 0, 0, 0, 1, 1, 2]), 0.25).sum().item()

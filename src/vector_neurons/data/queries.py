@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ..geometry.inside import inside
@@ -59,7 +60,7 @@ def label_mesh(
     return Cloud(points=on[:points], normals=normals[:points], queries=places, occupied=answers)
 
 
-def occupancy_rows(cloud: Cloud, middle: Tensor, side: Tensor, up: Up) -> Rows:
+def occupancy_rows(cloud: Cloud, middle: Float[Tensor, "3"], side: Float[Tensor, ""], up: Up) -> Rows:
     """One shape as packs hold it: z up, in the unit ball of its surface.
 
     `cube` has the middle and the longest side of the shape's box, in the coordinates of that ball.

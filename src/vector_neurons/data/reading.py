@@ -51,15 +51,14 @@ def cloud_rows(
     return rows
 
 
-def fit(columns: Mapping[str, Tensor], points: int, generator: torch.Generator | None = None) -> tuple[Rows, int]:
+def fit(columns: Mapping[str, Tensor], points: int, generator: torch.Generator) -> tuple[Rows, int]:
     """Give one cloud the number of points of its pack, and say how many of them are no repetitions.
 
-    Without a generator the first points are taken; with one they are shuffled before, so that a prefix of the cloud is
-    a random sample of it. A cloud with fewer points repeats some of them at its end.
+    Points are shuffled, so that a prefix of the cloud is a random sample of it. A cloud with fewer points repeats some
+    of them at its end.
     """
     have = len(columns["points"])
-    order = torch.arange(have) if generator is None else torch.randperm(have, generator=generator)
-    order = order[torch.arange(points) % have]
+    order = torch.randperm(have, generator=generator)[torch.arange(points) % have]
     return {name: x[order] for name, x in columns.items()}, min(have, points)
 
 
@@ -97,12 +96,13 @@ def table(file: Path, columns: int, separator: str | None, lines: int | None = N
     if separator is None or text.count(separator) != (columns - 1) * len(rows):  # counting once is quick, lines are not
         _check_columns(file, rows, columns, separator)
     if lines is not None and len(rows) != lines:
-        raise DataError(f"{file} is truncated: {len(rows):,} lines instead of {lines:,}")
+        kind = "is truncated" if len(rows) < lines else "is no file of this set"
+        raise DataError(f"{file} {kind}: {len(rows):,} lines instead of {lines:,}")
     try:
         numbers = np.loadtxt(rows[:most], delimiter=separator, ndmin=2)
     except ValueError as error:
         raise DataError(f"{file}: {one_line(error)}") from error
-    finite(torch.from_numpy(numbers[:, :3]), str(file))
+    finite(torch.from_numpy(numbers), str(file))
     return numbers
 
 
@@ -166,11 +166,12 @@ def array_content(
 ) -> Content:
     """The content of a chunk that comes as arrays `(shapes, points, 3)`; rows that are not finite are damaged."""
     known_labels(file, labels, classes)
-    good = np.asarray(np.isfinite(points).all((1, 2)))
+    normals = more.pop("normals", None)
+    numbers = points if normals is None else np.concatenate([points, normals], axis=2)
+    good = np.asarray(np.isfinite(numbers).all(axis=(1, 2)))
     damaged = [
         f"{file}, shape {i:,} ({names[i]}): coordinates are NaN or infinite" for i in np.flatnonzero(~good).tolist()
     ]
-    normals = more.pop("normals", None)
     rows = cloud_rows(
         torch.from_numpy(points[good]), up, None if normals is None else torch.from_numpy(normals[good])
     ) | {"label": torch.from_numpy(labels[good].astype(np.int64))}

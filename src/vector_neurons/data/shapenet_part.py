@@ -182,9 +182,9 @@ def _text(categories: Path, points: int, up: Up, seed: int) -> list[Chunk]:
 
 def _read_text(points: int, up: Up, seed: int, name: str, file: Path, label: int) -> Rows:
     numbers = torch.from_numpy(table(file, 7, None))
-    parts = numbers[:, 6].round().to(torch.uint8)
+    parts = numbers[:, 6].round().long()
     _same_parts(parts[None].numpy(), np.array([label]), file, "its last column")
-    columns = {"points": numbers[:, :3], "normals": numbers[:, 3:6], "parts": parts}
+    columns = {"points": numbers[:, :3], "normals": numbers[:, 3:6], "parts": parts.to(torch.uint8)}
     chosen, count = fit(columns, points, torch.Generator().manual_seed(seed_of(seed, name)))
     rows = cloud_rows(chosen["points"][None], up, chosen["normals"][None])
     return rows | {"parts": chosen["parts"][None], "count": torch.tensor([count])}

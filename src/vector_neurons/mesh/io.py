@@ -72,12 +72,16 @@ def check(mesh: Mesh) -> None:
 
 
 def write(mesh: Mesh, path: str | Path) -> None:
-    """Write a mesh, or a cloud without its normals, in the format of the suffix: .ply .obj .stl .off or .glb."""
+    """Write a mesh as .ply .obj .stl .off or .glb; a cloud, without normals, as .ply or .glb."""
     import trimesh
 
     path = Path(path)
-    if path.suffix.lower() not in MESHES:
-        raise MeshError(f"{path}: cannot write {path.suffix or 'a file without a suffix'}, only {' '.join(MESHES)}")
+    known = (".ply", ".glb") if mesh.is_cloud else MESHES
+    if path.suffix.lower() not in known:
+        kind = "a cloud" if mesh.is_cloud else "a mesh"
+        raise MeshError(
+            f"{path}: cannot write {kind} as {path.suffix or 'a file without a suffix'}, only {' '.join(known)}"
+        )
     vertices, faces = mesh.vertices.numpy(), mesh.faces.numpy()
     cloud: Any = trimesh.PointCloud
     shape = cloud(vertices) if mesh.is_cloud else trimesh.Trimesh(vertices, faces, process=False)
