@@ -64,7 +64,7 @@ def main() -> None:
         "rotation": Chain(),
         "rotation, scale, shift, jitter": usual,
         "the same, half of the points, outliers": Chain(usual, Subset(options.points // 2), Outliers()),
-        "the same with occlusion": Chain(usual, Occlude()),
+        "rotation, scale, shift, jitter, occlusion": Chain(usual, Occlude()),
     }
     print(f"{options.set}, {len(data):,} clouds of {options.points:,} points, batches of {options.batch}, one thread")
     print("| pipeline | clouds/s |\n|---|---|")
