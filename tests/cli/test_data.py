@@ -364,6 +364,14 @@ def test_the_environment_says_where_packs_are(vn_command, monkeypatch, tmp_path)
     assert pack.data_root() == tmp_path / "vector-neurons"
 
 
+@pytest.mark.parametrize(("name", "option"), [("modelnet40", "points"), ("occupancy", "queries"), ("folder", "points")])
+def test_numbers_that_make_no_sense(convert, tmp_path, name, option):
+    published.off(tmp_path / "own" / "a.off")
+    code, _, err = convert(name, tmp_path / "own", f"--{option}", "0")
+    assert code == 2
+    assert err == [f"vn data: --{option} must be at least 1, got 0"]
+
+
 def test_folder_and_help(convert, vn_command, tmp_path):
     for name in ("cup/a.off", "cup/b.off", "plate/c.off", "plate/d.off"):
         published.off(tmp_path / "own" / name)

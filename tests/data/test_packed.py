@@ -9,7 +9,7 @@ import published
 import pytest
 import torch
 
-from vector_neurons.data import DataError, ModelNet40, build, modelnet40, pack, packed
+from vector_neurons.data import DataError, ModelNet40, Occupancy, build, modelnet40, pack, packed
 from vector_neurons.data.build import Chunk, Content, Plan
 
 
@@ -158,6 +158,9 @@ def test_other_files_are_no_packs(tmp_path):
     (tmp_path / "modelnet40.safetensors").write_bytes(b"hello world, this is not a pack")
     with pytest.raises(DataError, match=r"is no pack, or a damaged one .*make it again"):
         ModelNet40("train", tmp_path)
+    make(tmp_path / "occupancy.safetensors", torch.zeros(3, 4, 3), torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(DataError, match=r"is a pack of test, not of occupancy: make that with `vn data occupancy"):
+        Occupancy("train", tmp_path)
     about = {"splits": {"all": 2}, "format": 99}
     pack.write_pack(tmp_path / "new.safetensors", about, [{"points": torch.zeros(2, 5, 3)}])
     with pytest.raises(DataError, match="has format 99, this version reads 1"):

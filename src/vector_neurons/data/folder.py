@@ -11,7 +11,7 @@ from ..mesh import Mesh, io, surface
 from .build import Plan, Rows, build, file_chunks, key_of
 from .pack import DataError, listed, open_pack, pack_path, seed_of
 from .packed import Packed, Subset
-from .reading import Up, cloud_rows, fit
+from .reading import Up, at_least, cloud_rows, fit
 
 SPLITS = ("train", "val", "test")
 MOST_DAMAGED = 0.5  # files that cannot be read are listed and left out, as long as they are not the majority
@@ -44,7 +44,7 @@ class Folder(Packed):
     ) -> None:
         file = convert(path, root, points=max(points, 2048), up=up)
         super().__init__(
-            open_pack(file, make=f"vn data folder --from {path}"),
+            open_pack(file, kind="folder", make=f"vn data folder --from {path}"),
             split,
             points=points,
             subset=subset,
@@ -78,6 +78,7 @@ def convert(
 
 def make_plan(source: Path, points: int, up: Up = "z", seed: int = 0) -> Plan:
     """What is to be read from a folder."""
+    at_least(1, points=points)
     files, classes = listing(source)
     read = partial(_read, points, up, seed)
     chunks = [chunk for split in files for chunk in file_chunks(split, files[split], read, points, up, seed)]

@@ -14,6 +14,7 @@ from .packed import Packed, Subset
 from .reading import (
     Up,
     array_content,
+    at_least,
     cloud_rows,
     digests,
     find,
@@ -56,7 +57,7 @@ class ModelNet40(Packed):
         seed: int = 0,
         validation: float = 0.1,
     ) -> None:
-        pack = open_pack(NAME, root, make=MAKE)
+        pack = open_pack(NAME, root, kind=NAME, make=MAKE)
         super().__init__(pack, split, points=points, subset=subset, normals=normals, seed=seed, validation=validation)
 
 
@@ -84,6 +85,7 @@ def convert(
 
 def make_plan(source: Path, points: int, up: Up | None = None, seed: int = 0) -> Plan:
     """What is to be read from a source, whichever layout it has."""
+    at_least(1, points=points)
     layouts: dict[str, tuple[str, Callable[[Path], list[Chunk]]]] = {
         "array pack": ("modelnet40.npz", lambda found: _npz(found, points, up or "y")),
         "text release": ("modelnet40_shape_names.txt", lambda found: _text(found, points, up or "y")),

@@ -17,7 +17,7 @@ from .folder import MOST_DAMAGED, ONLY_CLASS, SPLITS, listing
 from .pack import DataError, one_line, open_pack, pack_path, seed_of
 from .packed import split_rows
 from .queries import Labeller, occupancy_rows
-from .reading import Array, Up, finite, read_arrays
+from .reading import Array, Up, at_least, finite, read_arrays
 
 NAME = "occupancy"
 MAKE = f"vn data {NAME} --from PATH"
@@ -52,7 +52,7 @@ class Occupancy(Dataset):
         validation: float = 0.1,
         test: float = 0.2,
     ) -> None:
-        self.pack = open_pack(pack, root, make=MAKE)
+        self.pack = open_pack(pack, root, kind=NAME, make=MAKE)
         self.split, self.points, self.normals, self.frame, self.seed = split, points, normals, frame, seed
         self.classes = self.pack.classes
         self.rows = split_rows(self.pack, split, validation=validation, test=test, seed=seed)
@@ -128,6 +128,8 @@ def make_plan(
     source: Path, points: int, queries: int, near: int, sigma: float, up: Up | None = None, seed: int = 0
 ) -> Plan:
     """What is to be read from a source, whichever layout it has."""
+    at_least(1, points=points, queries=queries)
+    at_least(0, near=near, sigma=sigma)
     label = Labeller(points, queries, near, sigma, up or "z", seed)
     if not source.exists():
         raise DataError(f"there is no {source}")

@@ -84,8 +84,13 @@ def pack_path(pack: str | Path, root: str | Path | None = None) -> Path:
     return path if path.suffix == SUFFIX else data_root(root) / f"{pack}{SUFFIX}"
 
 
-def open_pack(pack: str | Path, root: str | Path | None = None, *, make: str = "vn data") -> Pack:
-    """Open a pack by name or path. `make` is the command that would make it, for the error when it is not there."""
+def open_pack(
+    pack: str | Path, root: str | Path | None = None, *, kind: str | None = None, make: str = "vn data"
+) -> Pack:
+    """Open a pack by name or path, and make sure that it is of the right kind.
+
+    `make` is the command that would make it, for the error when it is not there.
+    """
     from safetensors import SafetensorError, safe_open
 
     path = pack_path(pack, root)
@@ -101,6 +106,8 @@ def open_pack(pack: str | Path, root: str | Path | None = None, *, make: str = "
         ) from error
     if about.get("format") != FORMAT:
         raise DataError(f"{path} has format {about.get('format')!r}, this version reads {FORMAT}: run `{make}` again")
+    if kind is not None and about["name"] != kind:
+        raise DataError(f"{path} is a pack of {about['name']}, not of {kind}: make that with `{make}`")
     if any(len(array) != sum(about["splits"].values()) for array in arrays.values()):
         raise DataError(f"{path} is damaged: its arrays and its splits differ in length; make it again with `{make}`")
     return Pack(path, about, arrays)

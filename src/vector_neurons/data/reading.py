@@ -62,6 +62,13 @@ def fit(columns: Mapping[str, Tensor], points: int, generator: torch.Generator) 
     return {name: x[order] for name, x in columns.items()}, min(have, points)
 
 
+def at_least(least: int, **numbers: int | float) -> None:
+    """Refuse options that are too small."""
+    for name, number in numbers.items():
+        if not number >= least:
+            raise DataError(f"--{name} must be at least {least}, got {number}")
+
+
 def finite(points: Tensor, what: str) -> None:
     """Refuse a cloud with a coordinate that is no number."""
     bad = int((~torch.isfinite(points)).any(-1).sum())

@@ -15,6 +15,7 @@ from .reading import (
     Array,
     Up,
     array_content,
+    at_least,
     cloud_rows,
     digests,
     find,
@@ -76,7 +77,7 @@ class ShapeNetPart(Packed):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            open_pack(NAME, root, make=MAKE), split, points=points, subset=subset, normals=normals, seed=seed
+            open_pack(NAME, root, kind=NAME, make=MAKE), split, points=points, subset=subset, normals=normals, seed=seed
         )
 
 
@@ -105,6 +106,7 @@ def convert(
 
 def make_plan(source: Path, points: int, up: Up = "y", seed: int = 0) -> Plan:
     """What is to be read from a source, whichever layout it has."""
+    at_least(1, points=points)
     layouts: dict[str, tuple[str, Callable[[Path], list[Chunk]]]] = {
         "array pack": ("shapenet_part.npz", lambda found: _npz(found, points, up)),
         "text release": ("synsetoffset2category.txt", lambda found: _text(found, points, up, seed)),
