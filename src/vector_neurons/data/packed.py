@@ -69,10 +69,10 @@ class Packed(Dataset):
             counts = self.pack.arrays["count"][rows].tolist()
             return torch.stack([self._random(int(row), n) for row, n in zip(rows, counts, strict=True)])
         if self._farthest is None:
-            self._farthest = torch.full((len(self.pack.arrays["points"]), self.points), -1, dtype=torch.int16)
+            self._farthest = torch.full((len(self.pack.arrays["points"]), self.points), -1, dtype=torch.int32)
         unseen = rows[self._farthest[rows, 0] < 0]
         if len(unseen):
-            self._farthest[unseen] = farthest_points(self.pack.arrays["points"][unseen], self.points).short()
+            self._farthest[unseen] = farthest_points(self.pack.arrays["points"][unseen], self.points).int()
         return self._farthest[rows].long()
 
     def _random(self, row: int, count: int) -> Tensor:
