@@ -20,7 +20,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t BLOCK = 1 << 17;  // elements of a block of scores: stays in the second-level cache
+constexpr int64_t BLOCK = 1 << 18;  // elements of a block of scores: stays in the second-level cache
 constexpr int64_t NARROW = 8;       // spaces up to this dimension are measured by differences, without a product
 
 struct Candidate {
@@ -48,6 +48,23 @@ T upper_bound(const T* __restrict v, int64_t n, int64_t k, std::vector<T>& minim
   }
   std::nth_element(minima.begin(), minima.begin() + (k - 1), minima.end());
   return minima[k - 1];
+}
+
+// Indices of all values up to a limit. Few are: whole blocks are passed over by their minimum.
+template <typename T>
+int64_t within(const T* __restrict v, int64_t n, T limit, int64_t* out) {
+  constexpr int64_t SPAN = 32;
+  int64_t count = 0;
+  for (int64_t start = 0; start < n; start += SPAN) {
+    const int64_t end = std::min(n, start + SPAN);
+    T least = std::numeric_limits<T>::infinity();
+#pragma omp simd reduction(min : least)
+    for (int64_t j = start; j < end; ++j) least = v[j] < least ? v[j] : least;
+    if (least <= limit)
+      for (int64_t j = start; j < end; ++j)
+        if (v[j] <= limit) out[count++] = j;
+  }
+  return count;
 }
 
 // The k nearest of the candidates, nearest first; distances closer than the tolerance are equal, lower indices win.
@@ -117,8 +134,7 @@ void search(const Tensor& x, const Tensor& present, int64_t k, bool include_self
         if (dim <= NARROW) error = (2 * dim + 8) * unit * std::max(bound, 0.0);
         const double farthest = std::sqrt(std::max(bound + offset + error, 0.0)), tolerance = ulps * (size + farthest);
         const T limit = T((bound + 2 * error + 2 * tolerance * (farthest + tolerance)) * (bound > 0 ? 1 + 4 * unit : 1));
-        int64_t count = 0;
-        for (int64_t j = 0; j < n; ++j) chosen[count] = j, count += v[j] <= limit;
+        int64_t count = within(v, n, limit, chosen.data());
         if (count < k)
           for (count = 0; count < n; ++count) chosen[count] = count;
         candidates.resize(count);
