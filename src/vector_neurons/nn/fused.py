@@ -48,6 +48,13 @@ def batch_norm(x: Tensor, settings: Settings, *, eps: float | None) -> Tensor:
     return bend(q, None, _norm(q, settings, channels, 1, eps), channels, 1, 1.0, eps).view(x.shape)
 
 
+def read_pool(x: Tensor, overall: Tensor | None, frame: Tensor) -> tuple[Tensor, Tensor]:
+    """Maximum and mean, over points, of what vectors (and with `overall` their mean) are in each point's frame."""
+    mean = x.new_empty(len(x), 3, 0) if overall is None else overall.squeeze(1)
+    largest, average, _ = torch.ops.vector_neurons.read_pool(x.contiguous(), mean.contiguous(), frame.contiguous())
+    return largest.flatten(1), average.flatten(1)
+
+
 def _pad(weight: Tensor) -> Tensor:
     return F.pad(weight, (0, 0, 0, padded(len(weight)) - len(weight)))
 

@@ -252,6 +252,10 @@ class Invariant(nn.Module):
         """Give the scalars, and no frame."""
         return x, None
 
+    def pooled(self, x: Scalars, mask: Mask | None = None) -> tuple[Scalars, Scalars, None]:
+        """Give the maximum and the mean over the points of a cloud, and no frame."""
+        return masked_max(x, mask), masked_mean(x, [1], mask).squeeze(1), None
+
     @staticmethod
     def read(x: Scalars, frame: None) -> Scalars:
         """Pass further scalars on."""
