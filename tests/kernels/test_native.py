@@ -280,7 +280,7 @@ def test_a_failed_build_is_one_warning_and_leaves_nothing(tmp_path):
 
 
 def test_a_cache_that_cannot_be_written(tmp_path):
-    (tmp_path / "vector_neurons").write_text("a file where the folder should be")
+    (tmp_path / "vector-neurons").write_text("a file where the folder should be")
     code, out, err = python(USE, XDG_CACHE_HOME=str(tmp_path))
     assert code == 0
     assert "they cannot be written" in err

@@ -19,7 +19,11 @@ def _shape_of_nearest(x: Tensor, present: Tensor, k: int, include_self: bool, ul
 
 
 def _shape_of_moments(a: Tensor, b: Maybe, index: Maybe, pool: int, eps: float) -> Tensor:
-    return a.new_empty((2, a.shape[3]), dtype=torch.float64)
+    return a.new_empty((2, _width(a, b)), dtype=torch.float64)
+
+
+def _width(a: Tensor, b: Maybe) -> Any:
+    return b.shape[1] if b is not None and b.dim() == 2 else a.shape[3]
 
 
 def _like(x: Maybe, other: Tensor) -> Tensor:
@@ -60,7 +64,7 @@ def _shape_of_bend_backward(
     slope: float,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    return torch.empty_like(qa), _like(qb, qa), _like(ka, qa), _like(kb, qa), qa.new_empty((4, qa.shape[3]))
+    return torch.empty_like(qa), _like(qb, qa), _like(ka, qa), _like(kb, qa), torch.empty_like(norm)
 
 
 def _shape_of_read_pool(x: Tensor, mean: Tensor, frame: Tensor) -> tuple[Tensor, ...]:

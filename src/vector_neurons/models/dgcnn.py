@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..geometry.neighbours import knn
 from ..nn import scalar
 from ..nn.head import Head
+from ..nn.unbuilt import Everywhere
 from ..typing import BlockOptions, Mask, Neurons, Nonlinearity, Norm, Pool
 from .base import (
     Classifier,
@@ -174,7 +175,6 @@ class DGCNNSegmenter(Segmenter):
         levels, embedded = self.encoder(points, vectors, mask)
         overall, _, frame = self.join.pooled(self.encoder.read, embedded, scalars, mask)
         kind = self.category(nn.functional.one_hot(category, self.categories).to(overall.dtype))
-        everywhere = torch.cat([overall, kind], dim=-1).unsqueeze(1).expand(-1, points.shape[1], -1)
-        seen = [everywhere, self.encoder.read.read(levels, frame), *([] if scalars is None else [scalars])]
-        logits: Tensor = self.head(torch.cat(seen, dim=-1), mask)
+        own = [self.encoder.read.read(levels, frame), *([] if scalars is None else [scalars])]
+        logits: Tensor = self.head(Everywhere(torch.cat([overall, kind], dim=-1), torch.cat(own, dim=-1)), mask)
         return logits

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..geometry.neighbours import knn
 from ..nn.functional import masked_max
 from ..nn.head import Head
+from ..nn.unbuilt import Everywhere
 from ..typing import BlockOptions, Mask, Neurons, Nonlinearity, Norm, Pool
 from .base import (
     Classifier,
@@ -231,7 +232,6 @@ class PointNetSegmenter(Segmenter):
         invariants = self.join(invariants, scalars, mask)
         overall = masked_max(invariants, mask)
         kind = nn.functional.one_hot(category, self.categories).to(overall.dtype)
-        everywhere = torch.cat([overall, kind], dim=-1).unsqueeze(1).expand(-1, points.shape[1], -1)
-        seen = torch.cat([everywhere, self.encoder.read.read(levels, frame), invariants], dim=-1)
-        logits: Tensor = self.head(seen, mask)
+        own = torch.cat([self.encoder.read.read(levels, frame), invariants], dim=-1)
+        logits: Tensor = self.head(Everywhere(torch.cat([overall, kind], dim=-1), own), mask)
         return logits

@@ -10,6 +10,9 @@ from .. import kernels
 from ..kernels.block import Rows, bend, moments, padded
 from .unbuilt import Edges, WithMean
 
+# Features of so few channels are mapped inside the kernels; their images would be far larger than they are.
+FEW = 9
+
 Moments = Callable[[], tuple[Tensor, Tensor]]
 # Scale, shift, centre and floor of every channel, from the moments of its lengths and the number of elements.
 Settings = Callable[[Moments, int], tuple[Tensor, Tensor, Tensor, Tensor]]
@@ -67,6 +70,8 @@ def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
         own, overall = weight.tensor_split(2, dim=1)
         a, b = F.linear(x.x, own), F.linear(x.mean, overall)
         return Rows(a.reshape(len(a), -1, 3, len(weight)), b.reshape(len(a), -1, 3, len(weight)))
+    if x.shape[-1] <= FEW:
+        return Rows(x.reshape(1, -1, 3, x.shape[-1]), weight.mT.contiguous())
     return Rows(F.linear(x, weight).reshape(1, -1, 3, len(weight)))
 
 

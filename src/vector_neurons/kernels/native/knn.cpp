@@ -2,9 +2,9 @@
 // of the input, whose error is bounded; the few candidates that could be among the nearest are then measured in
 // float64. What is a tie, and who wins it, is as in geometry/neighbours.py: points come in their canonical order.
 
+#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/Dispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -74,8 +74,8 @@ void settle(std::vector<Candidate>& candidates, int64_t k, double size, double u
   const auto by_index = [](const Candidate& a, const Candidate& b) { return a.index < b.index; };
   const auto begin = std::partition_point(candidates.begin(), candidates.end(),
                                           [&](const Candidate& c) { return c.distance < last - tolerance; });
-  const auto end = std::partition_point(begin, candidates.end(),
-                                        [&](const Candidate& c) { return c.distance <= last + tolerance; });
+  const auto end =
+      std::partition_point(begin, candidates.end(), [&](const Candidate& c) { return c.distance <= last + tolerance; });
   std::sort(begin, end, by_index);
   std::sort(begin, candidates.begin() + k);
   for (auto run = candidates.begin(), stop = candidates.begin() + k; run != stop;) {
@@ -133,7 +133,8 @@ void search(const Tensor& x, const Tensor& present, int64_t k, bool include_self
         const double bound = upper_bound(v, n, k, minima);
         if (dim <= NARROW) error = (2 * dim + 8) * unit * std::max(bound, 0.0);
         const double farthest = std::sqrt(std::max(bound + offset + error, 0.0)), tolerance = ulps * (size + farthest);
-        const T limit = T((bound + 2 * error + 2 * tolerance * (farthest + tolerance)) * (bound > 0 ? 1 + 4 * unit : 1));
+        const T limit =
+            T((bound + 2 * error + 2 * tolerance * (farthest + tolerance)) * (bound > 0 ? 1 + 4 * unit : 1));
         int64_t count = within(v, n, limit, chosen.data());
         if (count < k)
           for (count = 0; count < n; ++count) chosen[count] = count;

@@ -4,10 +4,10 @@
 // Beside its own vectors x (clouds, points, 3, channels) a point can read those of the cloud's mean,
 // (clouds, 3, more): channels then come before more. Frames are (clouds, points, 3, 3), vectors as columns.
 
+#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -48,7 +48,8 @@ inline void read_row_back(const T* __restrict x, const T* __restrict frame, int6
 // Maximum and mean over the points, (clouds, 3, channels + more), and which point was the largest.
 std::tuple<Tensor, Tensor, Tensor> read_pool(const Tensor& x, const Tensor& mean, const Tensor& frame) {
   TORCH_CHECK(x.is_contiguous() && mean.is_contiguous() && frame.is_contiguous(), "read_pool needs contiguous tensors");
-  const int64_t clouds = x.size(0), points = x.size(1), channels = x.size(3), more = mean.size(2), all = channels + more;
+  const int64_t clouds = x.size(0), points = x.size(1), channels = x.size(3), more = mean.size(2),
+                all = channels + more;
   Tensor largest = at::empty({clouds, 3, all}, x.options()), average = at::zeros({clouds, 3, all}, x.options());
   Tensor where = at::zeros({clouds, 3, all}, x.options().dtype(at::kLong));
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "read_pool", [&] {
@@ -63,8 +64,10 @@ std::tuple<Tensor, Tensor, Tensor> read_pool(const Tensor& x, const Tensor& mean
         std::vector<scalar_t> part(all);
         for (int64_t n = 0; n < points; ++n) {
           const scalar_t* f = frame.const_data_ptr<scalar_t>() + (cloud * points + n) * 9;
-          read_row(x.const_data_ptr<scalar_t>() + (cloud * points + n) * 3 * channels, f, j, channels, n, best, part.data(), place);
-          read_row(mean.const_data_ptr<scalar_t>() + cloud * 3 * more, f, j, more, n, best + channels, part.data() + channels, place + channels);
+          read_row(x.const_data_ptr<scalar_t>() + (cloud * points + n) * 3 * channels, f, j, channels, n, best,
+                   part.data(), place);
+          read_row(mean.const_data_ptr<scalar_t>() + cloud * 3 * more, f, j, more, n, best + channels,
+                   part.data() + channels, place + channels);
           if (n % 32 == 31 || n + 1 == points)
             for (int64_t c = 0; c < all; ++c) sum[c] += part[c], part[c] = 0;
         }
@@ -75,9 +78,11 @@ std::tuple<Tensor, Tensor, Tensor> read_pool(const Tensor& x, const Tensor& mean
   return {largest, average, where};
 }
 
-std::tuple<Tensor, Tensor, Tensor> read_pool_backward(const Tensor& grad_largest, const Tensor& grad_average, const Tensor& where,
-                                                      const Tensor& x, const Tensor& mean, const Tensor& frame) {
-  const int64_t clouds = x.size(0), points = x.size(1), channels = x.size(3), more = mean.size(2), all = channels + more;
+std::tuple<Tensor, Tensor, Tensor> read_pool_backward(const Tensor& grad_largest, const Tensor& grad_average,
+                                                      const Tensor& where, const Tensor& x, const Tensor& mean,
+                                                      const Tensor& frame) {
+  const int64_t clouds = x.size(0), points = x.size(1), channels = x.size(3), more = mean.size(2),
+                all = channels + more;
   Tensor gx = at::zeros(x.sizes(), x.options()), gframe = at::zeros(frame.sizes(), frame.options());
   Tensor gmean = at::zeros(mean.sizes(), mean.options());
   const Tensor top = grad_largest.contiguous(), every = (grad_average / points).contiguous();
@@ -92,7 +97,8 @@ std::tuple<Tensor, Tensor, Tensor> read_pool_backward(const Tensor& grad_largest
             const scalar_t* g = every.const_data_ptr<scalar_t>() + (cloud * 3 + j) * all;
             const scalar_t* f = frame.const_data_ptr<scalar_t>() + row * 9;
             scalar_t* gf = gframe.data_ptr<scalar_t>() + row * 9;
-            read_row_back(x.const_data_ptr<scalar_t>() + row * 3 * channels, f, j, channels, g, gx.data_ptr<scalar_t>() + row * 3 * channels, gf);
+            read_row_back(x.const_data_ptr<scalar_t>() + row * 3 * channels, f, j, channels, g,
+                          gx.data_ptr<scalar_t>() + row * 3 * channels, gf);
             read_row_back(overall, f, j, more, g + channels, goverall, gf);
           }
         for (int64_t j = 0; j < 3; ++j)
