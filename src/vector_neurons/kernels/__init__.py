@@ -20,6 +20,9 @@ from .operators import register
 Body = Literal["auto", "eager", "native"]
 
 
+register()
+
+
 class _State:
     chosen: Body = "auto"
     loaded: bool | None = None  # None: not tried yet
@@ -67,7 +70,6 @@ def native(x: Tensor) -> bool:
 def _load() -> None:
     if not _State.loaded:
         torch.ops.load_library(build())  # type: ignore[no-untyped-call]
-        register()
         _State.loaded = True
 
 

@@ -1,4 +1,4 @@
-"""Shapes and gradients of the native operators; registered when the library has been loaded."""
+"""The operators: schemas, shapes and gradients. Bodies are in `native/*.cpp` (CPU) and `triton.py` (CUDA)."""
 
 from typing import Any
 
@@ -7,6 +7,16 @@ from torch import Tensor
 
 Maybe = Tensor | None
 _ops = torch.ops.vector_neurons
+
+SCHEMAS = {
+    "nearest": "(Tensor x, Tensor present, int k, bool include_self, float ulps) -> Tensor",
+    "moments": "(Tensor a, Tensor? b, Tensor? index, int pool, float eps) -> Tensor",
+    "moments_backward": "(Tensor grad, Tensor a, Tensor? b, Tensor? index, int pool, float eps) -> (Tensor, Tensor)",
+    "bend": "(Tensor qa, Tensor? qb, Tensor? ka, Tensor? kb, Tensor? index, Tensor norm, int channels, int pool, "
+    "float slope, float eps) -> Tensor",
+    "bend_backward": "(Tensor grad, Tensor qa, Tensor? qb, Tensor? ka, Tensor? kb, Tensor? index, Tensor norm, "
+    "int channels, int pool, float slope, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+}
 
 
 def _groups(a: Tensor, index: Maybe, pool: int) -> Any:
@@ -95,13 +105,18 @@ def _once(ctx: Any, *grads: Tensor) -> None:
 
 
 def register() -> None:
-    """Tell torch, once the library is loaded."""
-    register_fake: Any = torch.library.register_fake
-    register_fake("vector_neurons::nearest", _shape_of_nearest)
-    register_fake("vector_neurons::moments", _shape_of_moments)
-    register_fake("vector_neurons::moments_backward", _shape_of_moments_backward)
-    register_fake("vector_neurons::bend", _shape_of_bend)
-    register_fake("vector_neurons::bend_backward", _shape_of_bend_backward)
+    """Tell torch; once, before any body is loaded."""
+    for name, schema in SCHEMAS.items():
+        torch.library.define(f"vector_neurons::{name}", schema)
+    shapes: dict[str, Any] = {
+        "nearest": _shape_of_nearest,
+        "moments": _shape_of_moments,
+        "moments_backward": _shape_of_moments_backward,
+        "bend": _shape_of_bend,
+        "bend_backward": _shape_of_bend_backward,
+    }
+    for name, shape in shapes.items():
+        torch.library.register_fake(f"vector_neurons::{name}", shape)
     torch.library.register_autograd("vector_neurons::moments", _moments_backward, setup_context=_keep)
     torch.library.register_autograd("vector_neurons::bend", _bend_backward, setup_context=_keep)
     torch.library.register_autograd("vector_neurons::moments_backward", _once)

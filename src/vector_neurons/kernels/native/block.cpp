@@ -494,17 +494,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> bend_backward(const Tensor& g
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(vector_neurons, m) {
-  m.def("moments(Tensor a, Tensor? b, Tensor? index, int pool, float eps) -> Tensor");
-  m.def("moments_backward(Tensor grad, Tensor a, Tensor? b, Tensor? index, int pool, float eps) -> (Tensor, Tensor)");
-  m.def(
-      "bend(Tensor qa, Tensor? qb, Tensor? ka, Tensor? kb, Tensor? index, Tensor norm, int channels, int pool, "
-      "float slope, float eps) -> Tensor");
-  m.def(
-      "bend_backward(Tensor grad, Tensor qa, Tensor? qb, Tensor? ka, Tensor? kb, Tensor? index, Tensor norm, "
-      "int channels, int pool, float slope, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
-}
-
+// Their schemas stand in operators.py: the bodies for other devices share them.
 TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) {
   m.impl("moments", &moments);
   m.impl("moments_backward", &moments_backward);
