@@ -54,7 +54,7 @@ def _knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
         )
     order = _canonical_order(x, mask)
     x = x.gather(1, order.unsqueeze(-1).expand_as(x))  # from here on, ties go to the lower index
-    if kernels.native(x):
+    if x.device.type == "cpu" and kernels.native(x):  # CUDA has native blocks, not this
         sizes = mask.sum(1) if mask is not None else torch.full((batch,), points)
         found: Tensor = torch.ops.vector_neurons.nearest(x, sizes, k, include_self, tie_tolerance(x.dtype))
     else:

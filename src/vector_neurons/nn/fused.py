@@ -16,7 +16,7 @@ Settings = Callable[[Moments, int], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def applies(x: Tensor | Edges | WithMean) -> bool:
-    """Whether the kernels can work on this: on a CPU, in 3-D, in full precision."""
+    """Whether the kernels can work on this: on a CPU or CUDA, in 3-D, in full precision."""
     tensor = x if isinstance(x, Tensor) else x.x
     return tensor.shape[-2] == 3 and tensor.numel() > 0 and kernels.native(tensor)
 
