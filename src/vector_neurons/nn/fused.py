@@ -59,7 +59,7 @@ def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
     if isinstance(x, WithMean):
         own, overall = weight.tensor_split(2, dim=1)
         a, b = F.linear(x.x, own), F.linear(x.mean, overall)
-        return Rows(a.reshape(len(a), -1, 3, len(weight)), b.reshape(len(a), -1, 3, len(weight)))
+        return Rows(a.reshape(a.shape[0], -1, 3, len(weight)), b.reshape(a.shape[0], -1, 3, len(weight)))
     return Rows(F.linear(x, weight).reshape(1, -1, 3, len(weight)))
 
 
