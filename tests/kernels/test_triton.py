@@ -34,6 +34,7 @@ class Case(NamedTuple):
     pool: bool = True
     k: int = 3
     channels: int = 21
+    mapped: bool = False  # rows are images of few channels, the second operand is their weight
 
 
 CASES = {
@@ -51,6 +52,8 @@ CASES = {
     "points-pooled-eps": Case(graph=False, eps=1e-2, k=POINTS),
     "points-alone": Case(graph=False, pool=False, second=False),
     "points-wide": Case(graph=False, pool=False, channels=300),
+    "points-mapped": Case(graph=False, pool=False, mapped=True),
+    "points-mapped-shared": Case(graph=False, pool=False, mapped=True, direction="shared"),
     "points-none": Case(graph=False, pool=False, second=False, direction="none"),
 }
 COMPILED = {"edges": torch.float32, "edges-shared": torch.float64, "edges-k-1": torch.float32, "points": torch.float32}
@@ -77,7 +80,11 @@ def given(case, dtype):
     along = {"each": case.channels, "shared": 1, "none": 0}[case.direction]
     qa, qb = rows(POINTS, case.channels), rows(others, case.channels) if case.second else None
     ka, kb = rows(POINTS, along) if along else None, rows(others, along) if along and case.second else None
-    if along > 1:
+    if case.mapped:
+        qa, ka = torch.randn(2, CLOUDS, POINTS, 3, 2, dtype=dtype, generator=make)
+        qb, kb = qb[1, 0, :2].contiguous(), kb[1, 0, :2].contiguous()
+        qa[0, 0] = ka[0, 0] = 0
+    elif along > 1:
         for k in (ka,) if kb is None else (ka, kb):
             k[..., 0] *= 1e-5
     index = torch.randint(POINTS, (CLOUDS, POINTS, case.k), generator=make) if case.graph else None
@@ -113,6 +120,8 @@ def plain(case, dtype):
     qa, qb, ka, kb, norm = tensors
 
     def rows(a, b):
+        if case.mapped:
+            return (a @ b).flatten(0, 1)
         if index is None:
             return (a if b is None else a + b).flatten(0, 1)
         x = neighbours.gather(a, index)

@@ -1,4 +1,4 @@
-"""The operators of `native/block.cpp` on CUDA, in Triton: the same schemas, the same mathematics.
+"""The operators of `native/moments.cpp` and `bend.cpp` on CUDA, in Triton: the same schemas, the same mathematics.
 
 Import it only where triton is installed. On edges, gradients of `a` are added atomically, in no fixed order, so their
 last bits vary from run to run. Sums over all rows are left by each program and added up in float64, always in the same
@@ -66,9 +66,19 @@ def _directions(ka: Maybe, channels: int) -> tuple[int, int, int]:
     return width, triton.next_power_of_2(width), 1 if width == 1 else channels
 
 
+def _mapped(a: Tensor, b: Maybe) -> tuple[Tensor, Maybe]:
+    """A weight in place of `b` is applied here: the images of few channels are large, but only cost memory."""
+    return (a @ b, None) if b is not None and b.ndim == 2 else (a, b)
+
+
+def _unmapped(a: Tensor, b: Maybe, ga: Tensor, gb: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of what `_mapped` was given, from those of what it gave."""
+    return (ga @ b.mT, a.flatten(0, 2).mT @ ga.flatten(0, 2)) if b is not None and b.ndim == 2 else (ga, gb)
+
+
 def moments(a: Tensor, b: Maybe, index: Maybe, pool: int, eps: float) -> Tensor:
     """Sums of n and n² over all rows, `(2, width)` in float64."""
-    a, b, index = _contiguous(a, b, index)
+    a, b, index = _contiguous(*_mapped(a, b), index)
     launch = _Launch(a, index, _unit(index))
     partial = launch.partial()
     launch(programs.moments, [a, b, index, partial], eps=eps)
@@ -77,10 +87,11 @@ def moments(a: Tensor, b: Maybe, index: Maybe, pool: int, eps: float) -> Tensor:
 
 def moments_backward(grad: Tensor, a: Tensor, b: Maybe, index: Maybe, pool: int, eps: float) -> tuple[Tensor, Tensor]:
     """Gradients of `a` and `b`."""
-    grad, a, b, index = _contiguous(grad.to(a.dtype), a, b, index)
+    given = a, b
+    grad, a, b, index = _contiguous(grad.to(a.dtype), *_mapped(a, b), index)
     ga, gb = torch.zeros_like(a), _empty(b, index)
     _Launch(a, index, _unit(index))(programs.moments_back, [grad, a, b, index, ga, gb], eps=eps)
-    return ga, _second(b, gb, ga)
+    return _unmapped(*given, ga, _second(b, gb, ga))
 
 
 def bend(
@@ -88,6 +99,7 @@ def bend(
     channels: int, pool: int, slope: float, eps: float,
 ) -> Tensor:  # fmt: skip
     """Normalise the lengths of q, bend it along k, average groups of `pool` rows: `(groups, 3, channels)`."""
+    (qa, qb), (ka, kb) = _mapped(qa, qb), (None, None) if ka is None else _mapped(ka, kb)
     tensors = _contiguous(qa, qb, ka, kb, index, norm)
     launch = _Launch(qa, index, pool)
     out = qa.new_empty((launch.sizes[0] // pool, 3, channels))
@@ -101,6 +113,8 @@ def bend_backward(
     channels: int, pool: int, slope: float, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of `qa`, `qb`, `ka`, `kb` and `norm`."""
+    q, k = (qa, qb), (ka, kb)
+    (qa, qb), (ka, kb) = _mapped(qa, qb), (None, None) if ka is None else _mapped(ka, kb)
     tensors = grad, qa, qb, ka, kb, index, norm = _contiguous(grad, qa, qb, ka, kb, index, norm)
     gqa, gka = torch.zeros_like(qa), qa.new_empty(0) if ka is None else torch.zeros_like(ka)
     gqb, gkb = _empty(qb, index), _empty(kb, index)
@@ -112,7 +126,9 @@ def bend_backward(
     scale, shift = partial.sum(0)
     # Gradients of scale, shift and centre; the floor is a constant.
     gnorm = torch.stack([scale, shift, -norm[0] * shift, torch.zeros_like(shift)]).to(qa.dtype)
-    return gqa, _second(qb, gqb, gqa), gka, _second(kb, gkb, gka), gnorm
+    gk = gka, _second(kb, gkb, gka)
+    gka, gkb = gk if k[0] is None else _unmapped(k[0], k[1], *gk)
+    return *_unmapped(*q, gqa, _second(qb, gqb, gqa)), gka, gkb, gnorm
 
 
 def probe() -> None:

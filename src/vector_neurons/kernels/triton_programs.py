@@ -1,4 +1,4 @@
-"""The mathematics of `native/block.cpp` as Triton programs; `triton.py` starts them.
+"""The mathematics of `native/moments.cpp` and `bend.cpp` as Triton programs; `triton.py` starts them.
 
 Rows are taken in units: the k edges of a point, a group that is averaged, or just a few. A program holds a tile, units
 × channels, and goes through the rows of its units one after the other, so what belongs to a unit (its mean, the

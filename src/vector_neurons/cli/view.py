@@ -1,0 +1,51 @@
+"""`vn view shapes --png FILE`: a picture of a data set."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import tyro
+
+from ..data import Shapes
+from ..data.families import FAMILIES
+from ..viz import stills
+from . import UserError
+
+
+def run(
+    source: Annotated[Literal["shapes"], tyro.conf.arg(metavar="shapes")],
+    /,
+    *,
+    png: Path,
+    each: int = 2,
+    points: int = 8000,
+    split: Literal["train", "val", "test"] = "train",
+    seed: int = 0,
+) -> int:
+    """Draw clouds of every class, parts in colour, into a picture.
+
+    Args:
+        source: what to draw: `shapes`, the embedded set, mirror twins included.
+        png: the picture to write.
+        each: how many clouds of each class.
+        points: points of a cloud.
+        split: which split of the set.
+        seed: seed of the set.
+    """
+    if each < 1:
+        raise UserError(f"--each takes 1 or more, got {each}")
+    if not png.parent.is_dir():
+        raise UserError(f"there is no folder {png.parent} to write {png.name} to")
+    try:
+        data = Shapes(split, size=each * len(FAMILIES), points=points, seed=seed, mirrors=True)
+        by_class = torch.arange(len(data)).view(each, -1).T.flatten()
+        clouds, labels = data.batch(by_class), data.labels[by_class]
+        assert clouds.parts is not None  # shapes know their parts
+        within = (data.parts_of.cumsum(1) - 1)[labels[:, None], clouds.parts]  # a class counts its own parts
+        titles = [data.classes[label] for label in labels]
+        figure = stills.gallery(clouds.points, within, titles, normals=clouds.normals, columns=8)
+    except (ValueError, ImportError) as error:
+        raise UserError(str(error)) from error
+    figure.savefig(png, dpi=80)
+    print(f"{png}: {len(titles)} clouds of {source}")
+    return 0

@@ -1,0 +1,49 @@
+import sys
+
+import pytest
+import torch
+
+from vector_neurons.viz import stills
+
+
+def offsets(figure) -> list[int]:
+    """How many dots each tile has."""
+    return [len(axes.collections[0].get_offsets()) for axes in figure.axes]
+
+
+def test_a_tile_for_every_cloud():
+    points = torch.randn(5, 50, 3)
+    figure = stills.gallery(points, torch.arange(50).expand(5, 50), list("abcde"), columns=3)
+    assert [axes.get_title() for axes in figure.axes] == list("abcde")
+    assert offsets(figure) == [50] * 5
+    assert offsets(stills.gallery(points)) == [50] * 5
+
+
+def test_near_dots_are_drawn_last_and_parts_have_colours():
+    points = torch.tensor([[[1.0, 0, 0], [-1.0, 0, 0], [0, 0, 0]]])  # the eye is on the side of +x
+    figure = stills.gallery(points, torch.tensor([[0, 1, 2]]), azimuth=0.0, elevation=0.0)
+    colours = figure.axes[0].collections[0].get_facecolors()
+    assert colours[0].argmax() == 0 or colours[0][0] > colours[0][2]  # orange, far away
+    assert colours[2][2] > colours[2][0]  # blue, near
+    assert len({tuple(colour) for colour in colours}) == 3
+
+
+def test_what_faces_away_is_not_drawn():
+    points = torch.nn.functional.normalize(torch.randn(1, 400, 3), dim=-1)
+    (drawn,) = offsets(stills.gallery(points, normals=points, azimuth=10.0, elevation=20.0))
+    assert 150 < drawn < 250
+
+
+def test_a_single_place_can_be_drawn():
+    assert offsets(stills.gallery(torch.zeros(1, 3, 3))) == [3]
+
+
+def test_missing_matplotlib_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r'pip install "vector-neurons\[viz\]"'):
+        stills.gallery(torch.zeros(1, 3, 3))
+
+
+def test_titles_must_match():
+    with pytest.raises(ValueError, match="2 clouds need 2 titles, got 1"):
+        stills.gallery(torch.zeros(2, 3, 3), titles=["one"])
