@@ -19,7 +19,7 @@ Settings = Callable[[Moments, int], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def applies(x: Tensor | Edges | WithMean) -> bool:
-    """Whether the kernels can work on this: on a CPU, in 3-D, in full precision."""
+    """Whether the kernels can work on this: on a CPU or CUDA, in 3-D, in full precision."""
     tensor = x if isinstance(x, Tensor) else x.x
     return tensor.shape[-2] == 3 and tensor.numel() > 0 and kernels.native(tensor)
 
@@ -69,7 +69,7 @@ def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
     if isinstance(x, WithMean):
         own, overall = weight.tensor_split(2, dim=1)
         a, b = F.linear(x.x, own), F.linear(x.mean, overall)
-        return Rows(a.reshape(len(a), -1, 3, len(weight)), b.reshape(len(a), -1, 3, len(weight)))
+        return Rows(a.reshape(a.shape[0], -1, 3, len(weight)), b.reshape(a.shape[0], -1, 3, len(weight)))
     if x.shape[-1] <= FEW:
         return Rows(x.reshape(1, -1, 3, x.shape[-1]), weight.mT.contiguous())
     return Rows(F.linear(x, weight).reshape(1, -1, 3, len(weight)))
