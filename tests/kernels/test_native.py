@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -175,6 +176,103 @@ def test_the_gradient_by_finite_differences():
         )
 
 
+@pytest.mark.parametrize("spread", [1e-2, 1e-3, 0.0])
+def test_lengths_that_hardly_differ_have_a_variance(spread):
+    """It is the difference of two sums, of which float32 would leave nothing, or less."""
+    torch.manual_seed(0)
+    x = 3 * torch.randn(1, 1, 3, 12) + spread * torch.randn(2, 200, 3, 12)
+    blocks = [vn.Block(12, 8) for _ in range(2)]
+    blocks[1].load_state_dict(blocks[0].state_dict())
+    exact = run(blocks[0].double(), x.double(), "eager")
+    plain, native = run(blocks[0].float(), x, "eager"), run(blocks[1], x, "native")
+    assert blocks[1].norm.bn.running_var.min() >= 0
+    if spread:
+        for part in ("output", "input"):
+            assert relative_error(native[part], exact[part]) <= 4 * relative_error(plain[part], exact[part]) + 1e-6
+
+
+def test_a_cloud_far_from_the_origin():
+    x = torch.randn(2, 200, 3, 1) + 1000 * torch.randn(3, 1)
+    assert all(value.isfinite().all() for value in run(vn.Block(1, 8), x, "native").values())
+
+
+def test_frozen_statistics_stay_frozen():
+    block, x = vn.Block(6, 8).train(), torch.randn(2, 9, 3, 6)
+    block.norm.bn.eval()
+    with kernels.using("eager"):
+        expected = block(x)
+    with kernels.using("native"):
+        torch.testing.assert_close(block(x), expected)
+    assert block.norm.bn.num_batches_tracked == 0
+
+
+@pytest.mark.parametrize("channels", [6, 12])
+def test_inputs_need_not_be_contiguous(channels):
+    wide = torch.randn(2, 9, 3, 2 * channels)
+    for x in (wide[..., :channels], torch.randn(2, 9, channels, 3).mT, wide[:1, :, :, :channels].expand(4, -1, -1, -1)):
+        for module in (
+            vn.Block(channels, 8),
+            vn.BatchNorm(channels),
+            vn.EdgeConv(channels, 8, k=3),
+            vn.Invariant(channels),
+        ):
+            module.eval()
+            with kernels.using("eager"):
+                expected = module(x)
+            with kernels.using("native"):
+                torch.testing.assert_close(module(x), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # raised by torch's own jvp
+def test_transforms_of_functions_take_the_plain_body():
+    block, x = vn.Block(6, 8).eval(), torch.randn(2, 5, 3, 6)
+    with kernels.using("native"):
+        _, found = torch.func.jvp(block, (x,), (x,))
+        gradient = torch.func.grad(lambda x: block(x).square().sum())(x)
+    with kernels.using("eager"):
+        _, expected = torch.func.jvp(block, (x,), (x,))
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(gradient, torch.func.grad(lambda x: block(x).square().sum())(x))
+
+
+def test_a_reading_that_is_no_number_is_not_hidden():
+    x = torch.randn(2, 9, 3, 6)
+    x[0, 0] = torch.nan
+    with kernels.using("native"):
+        largest, mean, _ = vn.Invariant(6, mean=False, frame="linear").pooled(x)
+    assert largest[0].isnan().all()
+    assert mean[0].isnan().all()
+    assert largest[1].isfinite().all()
+
+
+@pytest.mark.parametrize("body", ["eager", "native"])
+def test_graphs_that_do_not_fit_are_refused(body, unchecked):
+    layer, x = vn.EdgeConv(6, 8, k=4).eval(), torch.randn(2, 50, 3, 6)
+    with kernels.using(body):
+        for shape in ((2, 10, 4), (1, 50, 4), (2, 60, 4)):
+            with pytest.raises(ValueError, match=r"a graph of \(2, 50\) clouds and points"):
+                layer(x, torch.zeros(shape, dtype=torch.int64))
+        with pytest.raises(ValueError, match="indices 0 to 49"):
+            layer(x, torch.full((2, 50, 4), 50))
+        assert layer(x, vn.knn(x, 4).int()).shape == (2, 50, 3, 8)
+        assert layer(x[:0], torch.zeros(0, 50, 4, dtype=torch.int64)).shape == (0, 50, 3, 8)
+
+
+def test_operators_refuse_what_they_would_read_beyond():
+    q, norm = torch.randn(2, 5, 3, 8), torch.rand(4, 8)
+    graph = torch.zeros(2, 5, 3, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="indices 0 to 4"):
+        bend(Rows(q, q, graph + 5), None, norm, 8, 3, 0.2, None)
+    with pytest.raises(RuntimeError, match="second rows"):
+        bend(Rows(q, q[:, :4].contiguous(), graph), None, norm, 8, 3, 0.2, None)
+    with pytest.raises(RuntimeError, match="the norm must be"):
+        bend(Rows(q), None, norm[:, :4].contiguous(), 8, 1, 0.2, None)
+    with pytest.raises(RuntimeError, match="one channel or 8"):
+        bend(Rows(q), Rows(q[..., :4].contiguous()), norm, 8, 1, 0.2, None)
+    with pytest.raises(RuntimeError, match="do not make groups"):
+        bend(Rows(q), None, norm, 8, 3, 0.2, None)
+
+
 def test_second_derivatives_are_refused_in_one_line():
     x = torch.randn(2, 5, 3, 6, requires_grad=True)
     with kernels.using("native"):
@@ -196,9 +294,28 @@ def test_hooks_on_parts_of_a_block_are_called():
 
 def test_a_part_may_be_exchanged():
     block = vn.Block(6, 8)
-    block.linear = nn.Sequential(vn.Linear(6, 4), vn.Linear(4, 8))
+    x = torch.randn(2, 5, 3, 6)
+
+    class Twice(vn.BatchNorm):
+        def forward(self, x, mask=None):
+            return 2 * super().forward(x, mask)
+
+    for part, other in {
+        "linear": nn.Sequential(vn.Linear(6, 4), vn.Linear(4, 8)),
+        "direction": vn.Linear(6, 8, elements=5),
+        "norm": Twice(8),
+    }.items():
+        setattr(block, part, other)
+        with kernels.using("eager"):
+            expected = block.eval()(x)
+        with kernels.using("native"):
+            torch.testing.assert_close(block(x), expected)
+    block = vn.Block(6, 8)
+    block.norm = vn.BatchNorm(8, eps=1.0)
+    with kernels.using("eager"):
+        expected = block.eval()(x)
     with kernels.using("native"):
-        assert block(torch.randn(2, 5, 3, 6)).shape == (2, 5, 3, 8)
+        torch.testing.assert_close(block(x), expected)
 
 
 GRID = torch.stack(torch.meshgrid(*[torch.linspace(-1, 1, 6)] * 3, indexing="ij"), dim=-1).reshape(1, -1, 3)
@@ -298,6 +415,22 @@ def test_a_failed_build_is_one_warning_and_leaves_nothing(tmp_path):
     assert err.count("UserWarning") == 1
     assert "eager" in out
     assert not list(tmp_path.rglob("*.so"))
+
+
+def test_a_library_that_cannot_be_loaded(tmp_path):
+    name = "from vector_neurons.kernels.build import library; print(library())"
+    path = Path(python(name, XDG_CACHE_HOME=str(tmp_path), VN_KERNELS="eager")[1].strip())
+    path.parent.mkdir(parents=True)
+    path.write_text("not a library")
+    code, out, err = python(USE, XDG_CACHE_HOME=str(tmp_path))
+    assert code == 0
+    assert err.count("UserWarning") == 1
+    assert "eager" in out
+
+
+def test_a_compiler_with_arguments(tmp_path):
+    _, _, err = python(USE, CXX="false -v", XDG_CACHE_HOME=str(tmp_path))
+    assert "false -v could not compile them: exit code 1" in err
 
 
 def test_a_cache_that_cannot_be_written(tmp_path):

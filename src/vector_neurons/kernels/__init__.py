@@ -78,14 +78,24 @@ _native._dynamo_marked_constant = _triton._dynamo_marked_constant = True  # type
 
 def native(x: Tensor) -> bool:
     """Whether the native body of blocks should work on this tensor: on a CPU or CUDA, in single or double precision."""
-    if x.dtype not in (torch.float32, torch.float64):
+    if x.dtype not in (torch.float32, torch.float64) or (not torch.compiler.is_compiling() and _transformed()):
         return False
     return _triton() if x.device.type == "cuda" else x.device.type == "cpu" and _native()
 
 
+def _transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation is at work, which needs the plain bodies."""
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+
+
 def _load() -> None:
     if not _State.loaded:
-        torch.ops.load_library(build())  # type: ignore[no-untyped-call]
+        try:
+            torch.ops.load_library(build())  # type: ignore[no-untyped-call]
+        except BuildError:
+            raise
+        except (OSError, RuntimeError) as error:  # no home folder, a library of another system, a disk without programs
+            raise BuildError(str(error).partition("\n")[0]) from error
         _State.loaded = True
 
 
@@ -119,5 +129,7 @@ _environment = os.environ.get("VN_KERNELS", "auto")
 if _environment not in get_args(Body):
     raise ValueError(f"VN_KERNELS is {_environment!r}: choose one of {', '.join(get_args(Body))}")
 _State.chosen = _environment  # type: ignore[assignment]
+if _environment == "native":
+    _load()
 
 __all__ = ["Body", "BuildError", "available", "build", "cache", "chosen", "library", "native", "use", "using"]

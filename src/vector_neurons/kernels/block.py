@@ -38,7 +38,7 @@ def moments(q: Rows, pool: int, eps: float | None) -> tuple[Tensor, Tensor]:
     """Mean and (biased) variance of the length of each channel over all rows, in float64."""
     sums: Tensor = torch.ops.vector_neurons.moments(*q, pool, eps or 0.0)
     mean, square = sums / q.number()
-    return mean, square - mean.square()
+    return mean, (square - mean.square()).clamp_min(0)
 
 
 def bend(q: Rows, k: Rows | None, norm: Tensor, channels: int, pool: int, slope: float, eps: float | None) -> Tensor:

@@ -6,6 +6,7 @@ Not `torch.utils.cpp_extension`: that needs ninja, setuptools and Python's heade
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,10 +24,11 @@ class BuildError(RuntimeError):
     """The native library cannot be built; the text says why, in one line."""
 
 
-def compiler() -> str | None:
+def compiler() -> list[str] | None:
     """The C++ compiler: `$CXX`, or the first of the usual names."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
-    return next((found for name in names if (found := shutil.which(name))), None)
+    # A compiler may be a command with arguments: "ccache g++".
+    return next((words for name in names if (words := shlex.split(name)) and shutil.which(words[0])), None)
 
 
 def flags() -> list[str]:
@@ -69,26 +71,34 @@ def library() -> Path:
 
 def build(*, again: bool = False) -> Path:
     """Build the library unless it is there, and give its path."""
-    target = library()
-    if target.is_file() and not again:
-        return target
-    if sys.platform == "win32":
-        raise BuildError("they are not built on Windows")
-    found = compiler()
-    if found is None:
-        raise BuildError("no C++ compiler was found (install g++ or clang++, or name one in CXX)")
-    print(f"vector_neurons: building the native kernels, once, into {target.parent} ...", file=sys.stderr, flush=True)
     try:
+        target = library()
+        if target.is_file() and not again:
+            return target
+        if sys.platform == "win32":
+            raise BuildError("they are not built on Windows")
+        found = compiler()
+        if found is None:
+            raise BuildError("no C++ compiler was found (install g++ or clang++, or name one in CXX)")
+        print(
+            f"vector_neurons: building the native kernels, once, into {target.parent} ...", file=sys.stderr, flush=True
+        )
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             fresh = Path(folder) / target.name
-            libraries = [f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
-            command = [found, *flags(), *(str(s) for s in SOURCES if s.suffix == ".cpp"), *libraries, "-o", str(fresh)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
-                raise BuildError(f"{found} could not compile them: {first}")
+            _compile(found, fresh)
             fresh.replace(target)  # at once: two processes may build at the same time
     except OSError as error:
         raise BuildError(f"they cannot be written: {error}") from error
     return target
+
+
+def _compile(compiler: list[str], target: Path) -> None:
+    sources = [str(source) for source in SOURCES if source.suffix == ".cpp"]
+    libraries = [f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
+    command = [*compiler, *flags(), *sources, *libraries, "-o", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"})
+    if done.returncode:
+        lines = [*done.stderr.splitlines(), f"exit code {done.returncode}"]
+        first = next((line for line in lines if "error" in line), lines[0])
+        raise BuildError(f"{' '.join(compiler)} could not compile them: {first}")

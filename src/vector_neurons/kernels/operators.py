@@ -134,6 +134,8 @@ def _once(ctx: Any, *grads: Tensor) -> None:
 
 def register() -> None:
     """Tell torch; once, before any body is loaded."""
+    if hasattr(torch.ops.vector_neurons, "bend"):  # the module is being reloaded
+        return
     for name, schema in SCHEMAS.items():
         torch.library.define(f"vector_neurons::{name}", schema)
     register_fake: Any = torch.library.register_fake

@@ -81,15 +81,15 @@ def _length(x0, x1, x2, tiny: tl.constexpr):
 @no_type_check
 def moments(a, b, index, partial, rows, per, per_cloud, points, share, width,
             eps: tl.constexpr, tiny: tl.constexpr, G: tl.constexpr, B: tl.constexpr):  # fmt: skip
-    """Sums of n and n²."""
+    """Sums of n and n², in float64: the variance is their difference, and small where lengths are nearly equal."""
     unit = (tl.program_id(0).to(tl.int64) * G + tl.arange(0, G))[:, None]
     c = tl.arange(0, B)[None, :]
-    first, second = tl.zeros([G, B], a.dtype.element_ty), tl.zeros([G, B], a.dtype.element_ty)
+    first, second = tl.zeros([G, B], tl.float64), tl.zeros([G, B], tl.float64)
     for j in range(per):
         m, source, here = _place(index, unit, j, rows, per, per_cloud, points)
         x0, x1, x2 = _row(a, b, source, m // share, width, c, here)
         length, _ = _length(x0, x1, x2, tiny)
-        n = tl.where(here, length + eps, 0.0)
+        n = tl.where(here, length + eps, 0.0).to(tl.float64)
         first += n
         second += n * n
     _store_sums(partial, width, c, first, second)

@@ -19,9 +19,16 @@ Settings = Callable[[Moments, int], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def applies(x: Tensor | Edges | WithMean) -> bool:
-    """Whether the kernels can work on this: on a CPU or CUDA, in 3-D, in full precision."""
+    """Whether the kernels can work on this: on a CPU, in 3-D, in full precision."""
     tensor = x if isinstance(x, Tensor) else x.x
-    return tensor.shape[-2] == 3 and tensor.numel() > 0 and kernels.native(tensor)
+    shaped = tensor.shape[-2] == 3 and tensor.ndim > (2 if isinstance(x, WithMean) else 1)
+    return shaped and tensor.numel() > 0 and kernels.native(tensor)
+
+
+def autocast(x: Tensor | Edges | WithMean) -> bool:
+    """Whether linear maps would round to half precision here."""
+    device = (x if isinstance(x, Tensor) else x.x).device.type
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def block(
@@ -47,7 +54,7 @@ def block(
 def batch_norm(x: Tensor, settings: Settings, *, eps: float | None) -> Tensor:
     """The norm alone."""
     channels = x.shape[-1]
-    q = Rows(x.reshape(1, -1, 3, channels))  # as it is: padding would copy it
+    q = Rows(x.reshape(1, -1, 3, channels).contiguous())  # as it is: padding would copy it
     return bend(q, None, _norm(q, settings, channels, 1, eps), channels, 1, 1.0, eps).view(x.shape)
 
 
@@ -65,13 +72,13 @@ def _pad(weight: Tensor) -> Tensor:
 def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
     if isinstance(x, Edges):
         difference, own = weight.tensor_split(2, dim=1)
-        return Rows(F.linear(x.x, difference), F.linear(x.x, own - difference), x.neighbours.contiguous())
+        return Rows(F.linear(x.x, difference), F.linear(x.x, own - difference), x.neighbours.long().contiguous())
     if isinstance(x, WithMean):
         own, overall = weight.tensor_split(2, dim=1)
         a, b = F.linear(x.x, own), F.linear(x.mean, overall)
         return Rows(a.reshape(a.shape[0], -1, 3, len(weight)), b.reshape(a.shape[0], -1, 3, len(weight)))
     if x.shape[-1] <= FEW:
-        return Rows(x.reshape(1, -1, 3, x.shape[-1]), weight.mT.contiguous())
+        return Rows(x.reshape(1, -1, 3, x.shape[-1]).contiguous(), weight.mT.contiguous())
     return Rows(F.linear(x, weight).reshape(1, -1, 3, len(weight)))
 
 

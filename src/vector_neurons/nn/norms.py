@@ -59,7 +59,7 @@ class BatchNorm(nn.Module):
         self, lengths: Float[Tensor, "elements channels"], mask: Bool[Tensor, " elements"] | None = None
     ) -> Float[Tensor, " channels"]:
         """Each channel's mean length: of the batch in training, of the past in evaluation."""
-        if self.training or self.bn.running_mean is None:
+        if self.bn.training or self.bn.running_mean is None:
             lengths = lengths.detach()
             return lengths.mean(0) if mask is None else lengths.where(mask.unsqueeze(-1), 0).sum(0) / mask.sum()
         past = self.bn.running_mean.to(lengths.dtype)
@@ -73,10 +73,10 @@ class BatchNorm(nn.Module):
 
     def settings(self, moments: fused.Moments, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of every channel: scale, shift and centre of its lengths, and the length below which a vector has that."""
-        if self.training or self.bn.running_mean is None or self.bn.running_var is None:
+        if self.bn.training or self.bn.running_mean is None or self.bn.running_var is None:
             check_enough(count)
             mean, variance = moments()
-            if self.training and self.bn.track_running_stats:
+            if self.bn.training and self.bn.track_running_stats:
                 learn(self.bn, mean, variance, count)
         else:
             mean, variance = self.bn.running_mean.double(), self.bn.running_var.double()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..geometry.neighbours import knn
 from ..typing import BlockOptions, Mask, Neighbours, Pool
 from .functional import mask_like
+from .fused import autocast
 from .unbuilt import Edges, WithMean
 
 AnyBatchNorm = nn.BatchNorm1d | nn.SyncBatchNorm
@@ -140,17 +141,26 @@ class EdgeConvBase(nn.Module, ABC):
         self.check(x)
         if neighbours is None:
             neighbours = knn(x, self.k, include_self=self.include_self, mask=mask)
-        elif not torch.compiler.is_compiling() and not (neighbours.min() >= 0 and neighbours.max() < x.shape[1]):
-            raise ValueError(f"neighbours must be indices 0 to {x.shape[1] - 1} of the cloud's own points")
+        else:
+            self._check_graph(neighbours, x)
         # A lifted cloud's edges are cheap, and their differences small: there, building them keeps a digit.
         # Half precision would lose the difference of neighbours in the difference of their images.
-        half = x.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(x.device.type)
+        half = x.dtype in (torch.float16, torch.bfloat16) or autocast(x)
         build = self.cross or self.in_channels <= 3 or half
         edges = self.edges(x, neighbours) if build else Edges(x, neighbours)
         *first, last = self.blocks
         for block in first:
             edges = block(edges, mask)
         return self.pooled(last, edges, mask)
+
+    @staticmethod
+    def _check_graph(neighbours: Tensor, x: Tensor) -> None:
+        if neighbours.shape[:2] != x.shape[:2]:
+            expected, found = tuple(x.shape[:2]), tuple(neighbours.shape)
+            raise ValueError(f"a graph of {expected} clouds and points has neighbours {(*expected, 'k')}, got {found}")
+        known = neighbours.numel() > 0 and neighbours.device.type != "meta" and not torch.compiler.is_compiling()
+        if known and not (neighbours.min() >= 0 and neighbours.max() < x.shape[1]):
+            raise ValueError(f"neighbours must be indices 0 to {x.shape[1] - 1} of the cloud's own points")
 
     def pooled(self, block: nn.Module, edges: Tensor | Edges, mask: Mask | None) -> Tensor:
         """The last block, and the pool."""

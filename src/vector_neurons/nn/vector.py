@@ -164,16 +164,18 @@ class Block(nn.Module):
 
     def _fusable(self, x: Tensor | Edges | WithMean, mask: Mask | None) -> bool:
         # Fused, the parts of the block are not called: whoever hooked into them or exchanged them wants them to be.
-        half = torch.is_autocast_enabled((x if isinstance(x, Tensor) else x.x).device.type)
-        parts = (
-            not half and type(self.linear) is type(self.direction) is Linear and not any(map(hooked, self.children()))
-        )
-        known = isinstance(self.norm, NoNorm) or (isinstance(self.norm, BatchNorm) and self.norm.fusable(mask))
-        return parts and known and self.nonlinearity == "built-in" and self.activation is None and fused.applies(x)
+        parts = type(self.linear) is type(self.direction) is Linear and not any(map(hooked, self.children()))
+        parts = parts and self.linear.elements is self.direction.elements is None
+        known = type(self.norm) is NoNorm
+        if type(self.norm) is BatchNorm:
+            known = self.norm.eps == self.eps and self.norm.fusable(mask)
+        plain = self.nonlinearity == "built-in" and self.activation is None
+        return parts and known and plain and fused.applies(x) and not fused.autocast(x)
 
     def _fused(self, x: Tensor | Edges | WithMean, pool: bool = False) -> Tensor:
         if isinstance(x, Tensor):
-            check_vectors(self, x, self.linear.in_channels)
+            rank = 3 if isinstance(self.norm, BatchNorm) else 2
+            check_vectors(self, x, self.linear.in_channels, rank=rank)
         settings = self.norm.settings if isinstance(self.norm, BatchNorm) else None
         return fused.block(
             x, self.linear.weight, self.direction.weight, settings, slope=self.slope, eps=self.eps, pool=pool

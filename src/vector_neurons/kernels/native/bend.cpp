@@ -223,10 +223,21 @@ Settings<T> settings(const Tensor& norm, double slope, double eps, int64_t chann
   return {n, n + w, n + 2 * w, n + 3 * w, T(slope), T(eps), channels};
 }
 
+void check_norm(const Tensor& norm, const Tensor& qa, const Maybe& qb, const Maybe& ka, const Maybe& kb) {
+  const int64_t width = mapped(qb) ? qb->size(1) : qa.size(3);
+  TORCH_CHECK(
+      norm.is_contiguous() && norm.scalar_type() == qa.scalar_type() && norm.sizes() == at::IntArrayRef({4, width}),
+      "the norm must be (4, ", width, "), got ", norm.sizes());
+  if (!ka) return;
+  const int64_t directions = mapped(kb) ? kb->size(1) : ka->size(3);
+  TORCH_CHECK(directions == 1 || directions == width, "directions need one channel or ", width, ", got ", directions);
+}
+
 Tensor bend(const Tensor& qa, const Maybe& qb, const Maybe& ka, const Maybe& kb, const Maybe& index, const Tensor& norm,
             int64_t channels, int64_t pool, double slope, double eps) {
   check(qa, qb, index, true);
   if (ka) check(*ka, kb, index, (mapped(kb) ? kb->size(1) : ka->size(3)) > 1);
+  check_norm(norm, qa, qb, ka, kb);
   const Shape shape = shape_of(qa, index, pool);
   Tensor out = at::empty({shape.groups, 3, channels}, qa.options());
   AT_DISPATCH_FLOATING_TYPES(qa.scalar_type(), "bend", [&] {

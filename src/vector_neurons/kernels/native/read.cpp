@@ -25,7 +25,8 @@ inline void read_row(const T* __restrict x, const T* __restrict frame, int64_t j
   const T f0 = frame[j], f1 = frame[3 + j], f2 = frame[6 + j];
   for (int64_t c = 0; c < channels; ++c) {
     const T value = f0 * x[c] + f1 * x[channels + c] + f2 * x[2 * channels + c];
-    const bool better = !(value <= best[c]);  // what is no number wins: it must not be hidden
+    // What is no number wins, and stays: it must not be hidden.
+    const bool better = !(value <= best[c]) && best[c] == best[c];
     best[c] = better ? value : best[c];
     where[c] = better ? point : where[c];
     sum[c] += value;
@@ -47,6 +48,8 @@ inline void read_row_back(const T* __restrict x, const T* __restrict frame, int6
 
 // Maximum and mean over the points, (clouds, 3, channels + more), and which point was the largest.
 std::tuple<Tensor, Tensor, Tensor> read_pool(const Tensor& x, const Tensor& mean, const Tensor& frame) {
+  TORCH_CHECK(x.dim() == 4 && x.size(2) == 3 && mean.dim() == 3 && frame.dim() == 4 && frame.size(1) == x.size(1),
+              "read_pool takes (clouds, points, 3, channels), (clouds, 3, more) and (clouds, points, 3, 3)");
   TORCH_CHECK(x.is_contiguous() && mean.is_contiguous() && frame.is_contiguous(), "read_pool needs contiguous tensors");
   const int64_t clouds = x.size(0), points = x.size(1), channels = x.size(3), more = mean.size(2),
                 all = channels + more;

@@ -97,14 +97,25 @@ inline Shape shape_of(const Tensor& a, const Maybe& index, int64_t pool) {
   return {rows, rows / pool, pool};
 }
 
+// Refuse what would be read or written beyond its end.
 inline void check(const Tensor& a, const Maybe& b, const Maybe& index, bool feature) {
   const int64_t width = mapped(b) ? b->size(1) : a.size(3);
   TORCH_CHECK(a.dim() == 4 && a.size(2) == 3 && a.is_contiguous(),
               "rows must be contiguous (clouds, points, 3, width)");
-  TORCH_CHECK(!index || !feature || width % LANES == 0, "the width of edges must be a multiple of ", LANES);
   TORCH_CHECK(!b || (b->is_contiguous() && b->scalar_type() == a.scalar_type()), "both rows need one type, contiguous");
   TORCH_CHECK(!mapped(b) || (!index && b->size(0) == a.size(3)), "a weight maps the channels of rows that exist");
-  TORCH_CHECK(!index || (index->is_contiguous() && index->scalar_type() == at::kLong), "indices must be int64");
+  if (b && !mapped(b))
+    TORCH_CHECK(b->sizes() == at::IntArrayRef({a.size(0), index ? index->size(1) : 1, 3, width}),
+                "the second rows are ", b->sizes(), " beside ", a.sizes());
+  if (!index) return;
+  TORCH_CHECK(!feature || width % LANES == 0, "the width of edges must be a multiple of ", LANES);
+  TORCH_CHECK(
+      index->dim() == 3 && index->size(0) == a.size(0) && index->is_contiguous() && index->scalar_type() == at::kLong,
+      "a graph must be int64 (clouds, points, k), got ", index->sizes());
+  const int64_t* first = index->const_data_ptr<int64_t>();
+  const auto [least, most] = std::minmax_element(first, first + index->numel());
+  TORCH_CHECK(index->numel() == 0 || (*least >= 0 && *most < a.size(1)), "neighbours must be indices 0 to ",
+              a.size(1) - 1);
 }
 
 // Squares below this count as zero: the root stays differentiable, and the inverse's square finite.
@@ -201,9 +212,9 @@ struct Tasks {
 
   template <typename T>
   Tasks(const Rows<T>& rows, int64_t total, int64_t pool, bool apart)
-      : unit(rows.index ? rows.share : pool),
+      : unit(std::max<int64_t>(rows.index ? rows.share : pool, 1)),
         units(total / unit),
-        clouds(total / rows.per_cloud),
+        clouds(std::max<int64_t>(total / std::max<int64_t>(rows.per_cloud, 1), 1)),
         width(rows.width),
         graph(rows.index != nullptr) {
     const int64_t most = apart ? width / LANES : 1;
