@@ -5,6 +5,7 @@ import sys
 VERBS = {
     "check": "is a module equivariant? a row per layer, and the first one that breaks",
     "convert": "the authors' checkpoints as models of this library",
+    "data": "published data sets and your own files as packs, for training",
     "view": "a picture of a data set, parts in colour",
 }
 

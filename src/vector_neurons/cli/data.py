@@ -1,0 +1,269 @@
+"""`vn data modelnet40 --from PATH`: published folders and your own files as packs that training reads."""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from ..data import folder, modelnet40, occupancy, shapenet_part
+from ..data.build import DamagedError
+from ..data.pack import DataError, Pack, listed, open_pack, pack_path, verify
+from ..data.packed import histogram
+from ..data.reading import Up
+from . import UserError
+
+Source = Annotated[Path | None, tyro.conf.arg(name="from", metavar="PATH")]
+Progress = Callable[[int, int], None]
+SHOWN = 20  # lines about damaged files
+
+
+@dataclass(frozen=True)
+class _Common:
+    source: Source = None
+    """folder or .npz file to convert; without it the pack that is there is described"""
+    data_root: Path | None = None
+    """where packs are; by default the environment's VN_DATA, or the platform's cache directory"""
+    check: bool = False
+    """compare the pack with its checksum"""
+    workers: int = max(1, os.cpu_count() or 1)
+    """processes that read files"""
+    seed: int = 0
+    """of everything that is drawn"""
+
+
+@dataclass(frozen=True)
+class ModelNet40(_Common):
+    """ModelNet40: the text, HDF5 or mesh release, or modelnet40.npz."""
+
+    points: int = 2048
+    """points kept of each shape, or as many as there are"""
+    up: Up | None = None
+    """axis that is up in the source; by default the publisher's: y for clouds, z for meshes"""
+    skip_damaged: bool = False
+    """leave out missing and damaged files"""
+
+    def convert(self, source: Path, progress: Progress) -> Path:
+        """Make the pack."""
+        return modelnet40.convert(
+            source,
+            self.data_root,
+            points=self.points,
+            up=self.up,
+            seed=self.seed,
+            workers=self.workers,
+            skip_damaged=self.skip_damaged,
+            progress=progress,
+        )
+
+    def path(self) -> Path:
+        """Where the pack is."""
+        return pack_path(modelnet40.NAME, self.data_root)
+
+
+@dataclass(frozen=True)
+class ShapeNetPart(_Common):
+    """ShapeNet-Part: the text or HDF5 release, or shapenet_part.npz."""
+
+    points: int = 2048
+    """points kept of each shape, or as many as there are"""
+    up: Up = "y"
+    """axis that is up in the source"""
+    skip_damaged: bool = False
+    """leave out missing and damaged files"""
+    drop_overlap: bool = False
+    """leave out of the training set what is also in the validation or test set, and out of the former what is in the
+    latter"""
+
+    def convert(self, source: Path, progress: Progress) -> Path:
+        """Make the pack."""
+        return shapenet_part.convert(
+            source,
+            self.data_root,
+            points=self.points,
+            up=self.up,
+            seed=self.seed,
+            workers=self.workers,
+            skip_damaged=self.skip_damaged,
+            drop_overlap=self.drop_overlap,
+            progress=progress,
+        )
+
+    def path(self) -> Path:
+        """Where the pack is."""
+        return pack_path(shapenet_part.NAME, self.data_root)
+
+
+@dataclass(frozen=True)
+class Occupancy(_Common):
+    """Occupancy of a folder of meshes, of scanned_objects.npz, or in OccNet's format."""
+
+    to: str = occupancy.NAME
+    """name of the pack, or a path that ends in .safetensors"""
+    points: int = 4096
+    """surface points of each shape"""
+    queries: int = 8192
+    """uniform queries of each shape"""
+    near: int = 8192
+    """queries near the surface of each shape"""
+    sigma: float = 0.02
+    """how near: standard deviation, relative to the longest side of the shape"""
+    up: Up | None = None
+    """axis that is up in the source; by default y in OccNet's format, z elsewhere"""
+    skip_damaged: bool | None = None
+    """leave out missing and damaged files; by default OccNet's must be whole, and of meshes at least half"""
+
+    def convert(self, source: Path, progress: Progress) -> Path:
+        """Make the pack."""
+        return occupancy.convert(
+            source,
+            self.data_root,
+            to=self.to,
+            points=self.points,
+            queries=self.queries,
+            near=self.near,
+            sigma=self.sigma,
+            up=self.up,
+            seed=self.seed,
+            workers=self.workers,
+            skip_damaged=self.skip_damaged,
+            progress=progress,
+        )
+
+    def path(self) -> Path:
+        """Where the pack is."""
+        return pack_path(self.to, self.data_root)
+
+
+@dataclass(frozen=True)
+class Folder(_Common):
+    """Your own files: class/name.{ply,obj,stl,off,glb,xyz,npy,npz}, or train/class/..."""
+
+    to: str | None = None
+    """name of the pack, or a path that ends in .safetensors; by default a name that changes with the files"""
+    points: int = 2048
+    """points sampled from each mesh, and kept of each cloud"""
+    up: Up = "z"
+    """axis that is up in the files"""
+
+    def convert(self, source: Path, progress: Progress) -> Path:
+        """Make the pack."""
+        return folder.convert(
+            source,
+            self.data_root,
+            to=self.to,
+            points=self.points,
+            up=self.up,
+            seed=self.seed,
+            workers=self.workers,
+            progress=progress,
+        )
+
+    def path(self) -> Path:
+        """Where the pack is."""
+        if self.to is None:
+            raise UserError("which folder? say --from PATH, or name its pack by --to NAME")
+        return pack_path(self.to, self.data_root)
+
+
+def run(
+    what: Annotated[
+        Annotated[ModelNet40, tyro.conf.subcommand("modelnet40")]
+        | Annotated[ShapeNetPart, tyro.conf.subcommand("shapenet-part")]
+        | Annotated[Occupancy, tyro.conf.subcommand("occupancy")]
+        | Annotated[Folder, tyro.conf.subcommand("folder")],
+        tyro.conf.arg(name=""),
+    ],
+) -> int:
+    """Convert a data set once to a memory-mapped pack, and say what was found.
+
+    A conversion that is stopped goes on where it was when the same command is run again.
+    """
+    try:
+        if what.source is not None:
+            with _progress() as progress:
+                path = what.convert(what.source, progress)
+        else:
+            path = what.path()
+        pack = open_pack(path, make=f"vn data {_verb(what)} --from PATH")
+        print(describe(pack))
+        if what.check:
+            print(f"checksum  sha256 {verify(path)}: as written")
+    except DamagedError as error:
+        for line in error.lines[:SHOWN]:
+            print(line, file=sys.stderr)
+        if len(error.lines) > SHOWN:
+            print(f"... and {len(error.lines) - SHOWN:,} more", file=sys.stderr)
+        raise UserError(str(error)) from error
+    except KeyboardInterrupt as error:
+        raise UserError("stopped; the same command goes on where it was") from error
+    except (DataError, ImportError, OSError) as error:
+        raise UserError(str(error)) from error
+    return 0
+
+
+def describe(pack: Pack) -> str:
+    """What a pack holds: shapes and classes of every split, damaged files and overlap."""
+    arrays, about = pack.arrays, pack.about
+    holds = ", ".join(f"{name} {'×'.join(map(str, x.shape[1:])) or '1'}" for name, x in sorted(arrays.items()))
+    lines = [
+        f"{about['name']}  from the {about['layout']}: {sum(pack.splits.values()):,} shapes, z up, in the unit ball"
+    ]
+    for split, count in pack.splits.items():
+        published = about["published"].get(split)
+        differs = f" (published: {published:,})" if published not in (None, count) else ""
+        lines.append(f"{split.ljust(8)}  {count:,} shapes{differs}")
+    per_class = {split: histogram(arrays["label"][pack.rows(split)], pack.classes) for split in pack.splits}
+    counts = [f"{name} {'/'.join(str(per_class[s][name]) for s in pack.splits)}" for name in pack.classes]
+    lines.append(f"classes   {len(pack.classes)}: {', '.join(counts)}")
+    if "watertight" in arrays:
+        lines.append(f"meshes    {int(arrays['watertight'].sum()):,} of {len(arrays['watertight']):,} are watertight")
+    lines.append(f"damaged   {len(about['damaged']):,} files left out" if about["damaged"] else "damaged   none")
+    lines += [f"          {line}" for line in about["damaged"][:SHOWN]]
+    for pair, names in about["overlap"].items():
+        remedy = "left out of the former" if about["overlap_dropped"] else "--drop-overlap leaves them out"
+        lines.append(f"overlap   {len(names):,} shapes are in both {pair} ({remedy}): {listed(names, 3)}")
+    lines.append(f"arrays    {holds}")
+    lines.append(f"pack      {pack.path} ({pack.path.stat().st_size / 1e6:,.0f} MB)")
+    return "\n".join(lines)
+
+
+def _verb(what: _Common) -> str:
+    return {ModelNet40: "modelnet40", ShapeNetPart: "shapenet-part", Occupancy: "occupancy", Folder: "folder"}[
+        type(what)
+    ]
+
+
+def _progress() -> AbstractContextManager[Progress]:
+    """A bar on a terminal; elsewhere a line for every tenth of the work."""
+    if sys.stderr.isatty():
+        return _Bar()
+    shown = [-1]
+
+    def line(done: int, total: int) -> None:
+        tenth = 10 * done // total
+        if tenth > shown[0] and total:
+            shown[0] = tenth
+            print(f"read {done:,} of {total:,} shapes", file=sys.stderr)
+
+    return nullcontext(line)
+
+
+class _Bar(AbstractContextManager[Progress]):
+    def __enter__(self) -> Progress:
+        from tqdm import tqdm
+
+        self.bar = tqdm(unit=" shapes")
+
+        def show(done: int, total: int) -> None:
+            self.bar.total = total
+            self.bar.update(done - self.bar.n)
+
+        return show
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()

@@ -1,0 +1,146 @@
+"""Your own folder of meshes and clouds: one sub-folder for each class, read once."""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from ..mesh import Mesh, io, surface
+from .build import Plan, Rows, build, file_chunks, key_of
+from .pack import DataError, listed, open_pack, pack_path, seed_of
+from .packed import Packed, Subset
+from .reading import Up, at_least, cloud_rows, fit
+
+SPLITS = ("train", "val", "test")
+MOST_DAMAGED = 0.5  # files that cannot be read are listed and left out, as long as they are not the majority
+ONLY_CLASS = "object"  # the class of files that are in no class folder
+
+
+class Folder(Packed):
+    """Clouds of `class/name.{ply,obj,stl,off,glb,xyz,npy,npz}` or `train/class/name...`, in the unit ball, z up.
+
+    Meshes are sampled by area, clouds taken as they are. The folder is read once, to a pack in the data root that is
+    made again when a file changes. What the folder does not split itself is split by `seed`: `test` and `validation`
+    are shares of every class.
+    """
+
+    name = "folder"
+
+    def __init__(
+        self,
+        path: str | Path,
+        split: str,
+        root: str | Path | None = None,
+        *,
+        points: int = 1024,
+        subset: Subset = "first",
+        normals: bool = False,
+        seed: int = 0,
+        validation: float = 0.1,
+        test: float = 0.2,
+        up: Up = "z",
+    ) -> None:
+        file = convert(path, root, points=max(points, 2048), up=up)
+        super().__init__(
+            open_pack(file, kind="folder", make=f"vn data folder --from {path}"),
+            split,
+            points=points,
+            subset=subset,
+            normals=normals,
+            seed=seed,
+            validation=validation,
+            test=test,
+        )
+
+
+def convert(
+    source: str | Path,
+    root: str | Path | None = None,
+    *,
+    to: str | Path | None = None,
+    points: int = 2048,
+    up: Up = "z",
+    seed: int = 0,
+    workers: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Path:
+    """Convert a folder to a pack, unless it is there already for the same files; gives its path."""
+    source = Path(source)
+    plan = make_plan(source, points, up, seed)
+    name = to if to is not None else _name(source, plan)
+    path = pack_path(name, root)
+    if to is not None or not path.is_file():
+        build(path, "folder", plan, workers=workers, skip_damaged=MOST_DAMAGED, progress=progress)
+    return path
+
+
+def make_plan(source: Path, points: int, up: Up = "z", seed: int = 0) -> Plan:
+    """What is to be read from a folder."""
+    at_least(1, points=points)
+    files, classes = listing(source)
+    read = partial(_read, points, up, seed)
+    chunks = [chunk for split in files for chunk in file_chunks(split, files[split], read, points, up, seed)]
+    return Plan("folder of files", classes, chunks)
+
+
+def listing(
+    source: Path, suffixes: Sequence[str] = io.SUFFIXES
+) -> tuple[dict[str, list[tuple[str, Path, int]]], tuple[str, ...]]:
+    """The files of every split, `(name, file, label)`, and the classes: names of sub-folders, in alphabetical order.
+
+    Without folders train, val or test there is one split, `all`; without class folders there is one class.
+    """
+    if not source.is_dir():
+        raise DataError(f"there is no folder {source}")
+    splits = {split: source / split for split in SPLITS if (source / split).is_dir()} or {"all": source}
+    found = {
+        split: sorted(
+            file for file in folder.rglob("*") if file.suffix.lower() in suffixes and not _hidden(file, folder)
+        )
+        for split, folder in splits.items()
+    }
+
+    def class_of(split: str, file: Path) -> str:
+        inner = file.relative_to(splits[split]).parts
+        return inner[0] if len(inner) > 1 else ONLY_CLASS
+
+    if not any(found.values()):
+        raise DataError(f"{source} has no files to read: expected class/name.{{{','.join(s[1:] for s in suffixes)}}}")
+    classes = tuple(sorted({class_of(split, file) for split, files in found.items() for file in files}))
+    if ONLY_CLASS in classes and len(classes) > 1:
+        stray = [str(f) for split, files in found.items() for f in files if class_of(split, f) == ONLY_CLASS]
+        raise DataError(f"{source}: some files are in class folders and some in none: {listed(stray, 2)}")
+    labelled = {
+        split: [(str(f.relative_to(splits[split])), f, classes.index(class_of(split, f))) for f in files]
+        for split, files in found.items()
+        if files
+    }
+    return labelled, classes
+
+
+def _hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+def _name(source: Path, plan: Plan) -> str:
+    """The name of a folder's pack: it changes when one of the files does."""
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", source.resolve().name).strip("-") or "files"
+    return f"folder-{readable}-{key_of(*(chunk.key for chunk in plan.chunks))[:12]}"
+
+
+def _read(points: int, up: Up, seed: int, name: str, file: Path, label: int) -> Rows:
+    mesh, generator = io.read(file), torch.Generator().manual_seed(seed_of(seed, name))
+    columns = _columns(mesh, points, generator)
+    chosen, count = fit(columns, points, generator)
+    rows = cloud_rows(chosen["points"][None], up, chosen["normals"][None] if "normals" in chosen else None)
+    return rows | {"count": torch.tensor([count])}
+
+
+def _columns(mesh: Mesh, points: int, generator: torch.Generator) -> Rows:
+    if not mesh.is_cloud:
+        sampled, normals = surface.sample(mesh, points, generator=generator)
+        return {"points": sampled, "normals": normals}
+    known = {} if mesh.normals is None else {"normals": mesh.normals}
+    return {"points": mesh.vertices} | known
