@@ -186,5 +186,5 @@ def test_a_folder_that_cannot_be_written_to(tmp_path):
 
 
 def test_torch_reports_a_write_that_failed_in_its_own_way(tmp_path):
-    with pytest.raises(TrainingError, match="cannot write"), loop._writing(tmp_path):
+    with pytest.raises(TrainingError, match="cannot write"), loop.writing(tmp_path):
         raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed\nat ...")

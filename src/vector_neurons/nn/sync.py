@@ -38,7 +38,7 @@ class _Total(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         total = grad.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total
@@ -46,5 +46,5 @@ class _Total(torch.autograd.Function):
 
 def total(x: Tensor) -> Tensor:
     """The sum over all processes, which autograd sees; `x` itself where nothing is shared."""
-    summed: Tensor = _Total.apply(x) if _State.on else x
+    summed: Tensor = _Total.apply(x) if _State.on else x  # type: ignore[no-untyped-call]
     return summed

@@ -1,5 +1,6 @@
 """Training and testing: one loop, runs that survive being stopped, one process or many."""
 
+from . import results, tables, world
 from .checkpoint import CheckpointError
 from .loop import Progress, StoppedError, evaluate, fit, measure, report
 from .run import TrainingError, read_settings
@@ -26,4 +27,7 @@ __all__ = [
     "measure",
     "read_settings",
     "report",
+    "results",
+    "tables",
+    "world",
 ]

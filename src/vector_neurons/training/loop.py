@@ -76,10 +76,10 @@ def fit(settings: Settings, folder: Path, world: World | None = None, *, resume:
     if resume:
         progress = _restore(folder / "last", model, averaged, optimiser)
         if world.writes:
-            with _writing(folder):
+            with writing(folder):
                 keep_metrics(folder, progress.epoch)
     elif world.writes:
-        with _writing(folder):
+        with writing(folder):
             create(folder, settings)
     forward = torch.compile(model) if machine.compile else model
     meaning = store.Meaning(classes=task.outputs)
@@ -89,12 +89,14 @@ def fit(settings: Settings, folder: Path, world: World | None = None, *, resume:
     def save() -> None:
         nonlocal saved
         if world.writes:
-            with _writing(folder):
+            with writing(folder):
                 kept = {"averaged": averaged.state_dict() if averaged is not None else None}
                 state = {"progress": asdict(progress), "optimiser": optimiser.state_dict(), **kept}
                 checkpoint.write(folder / "last", model, meaning, state)
         saved = time.monotonic()
 
+    if not resume:
+        save()  # from here on there is something to resume
     try:
         with _signals() as received:
             while progress.epoch < recipe.epochs:
@@ -136,10 +138,10 @@ def fit(settings: Settings, folder: Path, world: World | None = None, *, resume:
                 if shown[task.metric] > progress.best:
                     progress.best, progress.best_epoch = shown[task.metric], epoch + 1
                     if world.writes:
-                        with _writing(folder):
+                        with writing(folder):
                             checkpoint.write(folder / "best", tested, meaning)
                 progress = Progress(epoch + 1, 0, progress.best, progress.best_epoch, progress.skipped)
-                with _writing(folder):
+                with writing(folder):
                     log.epoch(line, steps, task.metric)
                 save()
     finally:
@@ -185,7 +187,7 @@ def _learn(
             kept = {"points": cloud.points, "indices": indices}
             kept |= {name: x for name in ("label", "parts") if (x := getattr(cloud, name)) is not None}
             file = folder / f"bad-batch-{world.rank}.safetensors"
-            with _writing(folder):
+            with writing(folder):
                 save_file({name: x.contiguous() for name, x in kept.items()}, file)
             raise TrainingError(
                 f"the loss or its gradient is not finite in step {progress.step + 1} of epoch {progress.epoch + 1};"
@@ -244,8 +246,8 @@ def report(task: Task, counts: Counts) -> dict[str, float]:
 
 def evaluate(
     folder: Path, rotations: Sequence[Rotations], times: int = 1, world: World | None = None
-) -> dict[Rotations, list[Counts]]:
-    """Test the best model of a run on the test set, in `times` poses of each cloud: the counts of every time."""
+) -> tuple[Task, dict[Rotations, list[Counts]]]:
+    """Test the best model of a run on the test set, in `times` poses of each cloud: the task, the counts each time."""
     world = world or World()
     settings = read_settings(folder)
     if settings.machine.threads is not None:
@@ -254,7 +256,7 @@ def evaluate(
     model = store.load(best).to(world.device)
     (data,) = _open(settings, ("test",), world)
     task = sets.make_task(settings, data)
-    return {
+    return task, {
         kind: [measure(model, task, data, settings, kind, world, turn=turn) for turn in range(times)]
         for kind in rotations
     }
@@ -296,7 +298,7 @@ def _generator(*parts: object) -> torch.Generator:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> Iterator[None]:
     """Say in one line that a folder cannot be written to."""
     try:
         yield

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..nn.sync import synchronised
+from .settings import SettingsError
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,12 @@ def expected() -> int:
 @contextmanager
 def joined(device: str = "cpu") -> Iterator[World]:
     """Meet the other processes, if there are any; batch statistics are those of all of them."""
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise SettingsError(f"--device takes cpu, cuda or cuda:1, got {device!r}") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise SettingsError(f"--device {device}: there is no CUDA device, or torch was built without CUDA")
     if expected() == 1:
         yield World(device=torch.device(device))
         return
