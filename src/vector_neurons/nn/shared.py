@@ -88,6 +88,7 @@ def learn(bn: AnyBatchNorm, mean: Tensor, variance: Tensor, count: int | Tensor)
     past_mean, past_variance = bn.get_buffer("running_mean"), bn.get_buffer("running_var")
     # Without a momentum, all batches since the start count alike.
     share = bn.get_buffer("num_batches_tracked").to(mean.dtype).reciprocal() if bn.momentum is None else bn.momentum
+    count = count.to(variance.dtype) if isinstance(count, Tensor) else count
     unbiased = variance * (count / (count - 1))
     past_mean.lerp_(mean.to(past_mean.dtype), share)
     past_variance.lerp_(unbiased.to(past_variance.dtype), share)
