@@ -1,6 +1,6 @@
 # `make demo` shows the main thing, `make test` proves it. Both set everything up by themselves.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint slow install clean
+.PHONY: help demo test lint slow bench install clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,6 +15,7 @@ help:
 	@echo "make demo   set up, then train DGCNN and VN-DGCNN upright and test them in any pose: demo/report.html"
 	@echo "make test   set up, then lint, type check and run the whole test suite"
 	@echo "make slow   the tests marked slow"
+	@echo "make bench  the published formulation against this library: docs/speed.md, half an hour"
 	@echo "make clean  remove the virtual environment and caches"
 
 install: $(STAMP)
@@ -33,14 +34,20 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+# Everything with the native kernels, where they can be built, and again without what has a plain body of its own.
 # The hook rewrites functions to check their shapes, which torch.compile cannot trace: tests/compile runs without it.
 test: lint
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" --ignore=tests/compile \
+		--jaxtyping-packages=vector_neurons,beartype.beartype
+	VN_KERNELS=eager $(BIN)/pytest -n $(WORKERS) -m "not slow" tests/equations tests/properties tests/models tests/geometry \
 		--jaxtyping-packages=vector_neurons,beartype.beartype
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" tests/compile
 
 slow: $(STAMP)
 	$(BIN)/pytest -m slow tests
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/speed.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

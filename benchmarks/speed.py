@@ -1,23 +1,85 @@
-"""VN-DGCNN as published against this library, interleaved in one run, on one thread: ratios, not times, carry over.
+"""The published formulation against this library, interleaved in one run on one thread: ratios, not times, carry over.
 
-    python benchmarks/speed.py [--points 1024] [--clouds 2] [--times 5]       writes docs/speed.md
+    make bench                                  everything: docs/speed.{md,json,png}, about half an hour
+    python benchmarks/speed.py --only dgcnn     some rows, printed
+    python benchmarks/speed.py --quick          small sizes, a smoke test
 
-The published formulation is the tests' transcription of it: full edge tensors in the order [B, C, 3, N, K].
+Peak memory is measured in fresh processes, above what they held before the step.
 """
 
 import argparse
+import json
+import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import published
 import torch
 
-from vector_neurons.models import reference
+import vector_neurons as vn
+from vector_neurons import kernels
+from vector_neurons.models import DGCNN, reference
 
 ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    network: str
+    points: int
+    k: int = 20
+    clouds: int = 2
+    times: int = 5
+
+    def __str__(self) -> str:
+        kind = "segmentation" if "partseg" in self.network else "classification"
+        name = "VN-DGCNN" if "dgcnn" in self.network else "VN-PointNet"
+        return f"{name}, {kind}, N = {self.points:,}, k = {self.k}"
+
+
+CASES = [
+    Case("vn_dgcnn_cls", 1024),
+    Case("vn_dgcnn_cls", 2048, times=3),
+    Case("vn_dgcnn_cls", 4096, times=3),
+    Case("vn_dgcnn_cls", 8192, times=1),
+    Case("vn_dgcnn_partseg", 2048, k=40, times=3),
+    Case("vn_pointnet_cls", 1024),
+]
+BODIES = ("published", "eager", "native")
+
+
+def steps(case: Case, body: str) -> dict[str, Callable[[], object]]:
+    """An evaluation and a training step of one body."""
+    networks = published.load()
+    state = networks.random_state(case.network, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    points = torch.randn(case.clouds, case.points, 3, generator=torch.Generator().manual_seed(1))
+    category = torch.arange(case.clouds) if "partseg" in case.network else None
+    if body == "published":
+        trained = {name: t.clone().requires_grad_(t.is_floating_point()) for name, t in state.items()}
+        more = [] if category is None else [torch.nn.functional.one_hot(category, 16).float()]
+
+        def run(training: bool) -> torch.Tensor:
+            return getattr(networks, case.network)(trained, points.mT, *more, k=case.k, training=training)
+    else:
+        model = reference.load(state, k=case.k)
+        more = [] if category is None else [category]
+
+        def run(training: bool) -> torch.Tensor:
+            with kernels.using(body):
+                return model.train(training)(points, *more)
+
+    def evaluate() -> None:
+        with torch.inference_mode():
+            run(False)
+
+    return {"eval": evaluate, "train": lambda: run(True).square().sum().backward()}
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -27,56 +89,186 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def main() -> None:
-    """Measure and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--points", type=int, default=1024)
-    parser.add_argument("--clouds", type=int, default=2)
-    parser.add_argument("--times", type=int, default=5)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    authors = published.load()
-    state = authors.random_state("vn_dgcnn_cls", generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    model = reference.load(state)
-    points = torch.randn(options.clouds, options.points, 3)
-    trained = {name: tensor.clone().requires_grad_(tensor.is_floating_point()) for name, tensor in state.items()}
-
-    def evaluate(run: Callable[[], torch.Tensor]) -> None:
-        with torch.inference_mode():
+def interleaved(runs: dict[str, Callable[[], object]], times: int) -> dict[str, list[float]]:
+    """Times of each, in turn, so that a busy moment meets them all; a warm-up first where it costs little."""
+    if times > 1:
+        for run in runs.values():
             run()
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(times):
+        for name, run in runs.items():
+            found[name].append(seconds(run))
+    return found
 
-    def step(run: Callable[[], torch.Tensor]) -> None:
-        run().square().sum().backward()
 
-    bodies = {
-        "evaluation": (
-            lambda: evaluate(lambda: authors.vn_dgcnn_cls(state, points.mT)),
-            lambda: evaluate(lambda: model.eval()(points)),
-        ),
-        "training step": (
-            lambda: step(lambda: authors.vn_dgcnn_cls(trained, points.mT, training=True)),
-            lambda: step(lambda: model.train()(points)),
-        ),
-    }
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout
+def peak(case: Case, body: str) -> int:
+    """Bytes that one training step needs, from a fresh process."""
+    script = "import json, speed, sys; print(speed.peak_here(speed.Case(**json.loads(sys.argv[1])), sys.argv[2]))"
+    command = [sys.executable, "-c", script, json.dumps(case.__dict__), body]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent)
+    return int(done.stdout.splitlines()[-1])
+
+
+def peak_here(case: Case, body: str) -> int:
+    """Run a small step, so that everything is loaded, then one step, and tell by how much the peak grew."""
+    torch.set_num_threads(1)
+    steps(Case(case.network, 64, case.k), body)["train"]()
+    step = steps(case, body)["train"]
+    Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark so far
+    held = status("VmRSS")
+    step()
+    return status("VmHWM") - held
+
+
+def status(name: str) -> int:
+    """A figure of this process, in bytes."""
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(name))
+    return 1024 * int(line.split()[1])
+
+
+def measure(case: Case, memory: bool) -> dict[str, object]:
+    """Ratios and times of one row."""
+    torch.set_num_threads(1)
+    runs = {body: steps(case, body) for body in BODIES}
+    row: dict[str, object] = {"case": str(case), **case.__dict__}
+    for mode in ("eval", "train"):
+        times = interleaved({body: runs[body][mode] for body in BODIES}, case.times)
+        row |= {f"{mode}_{body}_ms": round(1e3 * statistics.median(t), 1) for body, t in times.items()}
+        for body in BODIES[1:]:
+            ratios = [a / b for a, b in zip(times["published"], times[body], strict=True)]
+            row[f"{mode}_{body}_ratio"] = round(statistics.median(ratios), 1)
+    if memory:
+        row |= {f"memory_{body}_mb": round(peak(case, body) / 1e6) for body in BODIES}
+        row |= {f"memory_{b}_ratio": round(row["memory_published_mb"] / row[f"memory_{b}_mb"], 1) for b in BODIES[1:]}
+    return row
+
+
+def threads() -> float:
+    """How much faster a training step of four clouds is on two threads than on one."""
+    step = steps(Case("vn_dgcnn_cls", 1024, clouds=4), "native")["train"]
+
+    def on(count: int) -> None:
+        torch.set_num_threads(count)
+        step()
+
+    times = interleaved({"one": lambda: on(1), "two": lambda: on(2)}, 7)
+    torch.set_num_threads(1)
+    return round(statistics.median(a / b for a, b in zip(times["one"], times["two"], strict=True)), 2)
+
+
+def graphs() -> dict[str, float]:
+    """Nearest neighbours: against the full matrix in 63 dimensions, and of very many points."""
+    x = torch.randn(1, 4096, 63)
+
+    def matrix() -> None:
+        squares = x.square().sum(-1)
+        (squares.unsqueeze(1) - 2 * x @ x.mT + squares.unsqueeze(2)).topk(20, largest=False)
+
+    with kernels.using("native"):
+        times = interleaved({"matrix": matrix, "ours": lambda: vn.knn(x, 20)}, 9)
+        many = torch.randn(1, 262_144, 3)
+        ratio = statistics.median(a / b for a, b in zip(times["matrix"], times["ours"], strict=True))
+        return {"ratio_63": round(ratio, 1), "seconds_262144": round(seconds(lambda: vn.knn(many, 20)), 1)}
+
+
+def scaling(most: int) -> list[tuple[int, float]]:
+    """Seconds of one evaluation of VN-DGCNN on a coordinate graph, by number of points."""
+    network, found = DGCNN(graph="coordinates").eval(), []
+    with torch.inference_mode(), kernels.using("native"):
+        points = 1024
+        while points <= most:
+            x = torch.randn(1, points, 3)
+            found.append((points, round(seconds(lambda x=x: network(x)), 2)))
+            points *= 4
+    return found
+
+
+def table(rows: list[dict[str, object]]) -> list[str]:
+    """The rows as Markdown."""
     lines = [
-        "# Speed",
-        "",
-        f"`python benchmarks/speed.py --points {options.points} --clouds {options.clouds} --times {options.times}`,",
-        f"one thread, torch {torch.__version__}, commit {commit.strip()}. VN-DGCNN, classification, k = 20; medians.",
-        "",
-        "| | published formulation | this library | ratio |",
-        "|---|---|---|---|",
+        "| | eval | train step | peak memory, train | eval, no compiler | train, no compiler |",
+        "|---|---|---|---|---|---|",
     ]
-    for name, (theirs, ours) in bodies.items():
-        theirs(), ours()
-        pairs = [(seconds(theirs), seconds(ours)) for _ in range(options.times)]
-        a, b = (statistics.median(column) for column in zip(*pairs, strict=True))
-        ratio = statistics.median(x / y for x, y in pairs)
-        lines.append(f"| {name} | {1e3 * a:.0f} ms | {1e3 * b:.0f} ms | {ratio:.1f} × |")
-    page = "\n".join(lines) + "\n"
-    print(page)
-    (ROOT / "docs" / "speed.md").write_text(page)
+    for r in rows:
+        times = [
+            f"{r[f'{m}_native_ratio']} × ({r[f'{m}_published_ms']:.0f} → {r[f'{m}_native_ms']:.0f} ms)"
+            for m in ("eval", "train")
+        ]
+        memory = "not measured"
+        if "memory_native_mb" in r:
+            memory = f"{r['memory_native_ratio']} × less ({r['memory_published_mb']} → {r['memory_native_mb']} MB)"
+        plain = [f"{r[f'{m}_eager_ratio']} ×" for m in ("eval", "train")]
+        lines.append(f"| {' | '.join([str(r['case']), *times, memory, *plain])} |")
+    return lines
+
+
+def plot(rows: list[dict[str, object]], path: Path) -> None:
+    """Milliseconds by number of points, published and ours."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    chosen = [r for r in rows if r["network"] == "vn_dgcnn_cls"]
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for axis, mode, title in zip(axes, ("eval", "train"), ("evaluation", "training step"), strict=True):
+        for body in BODIES:
+            axis.plot([r["points"] for r in chosen], [r[f"{mode}_{body}_ms"] for r in chosen], "o-", label=body)
+        axis.set(xscale="log", yscale="log", xlabel="points", ylabel="ms, two clouds, one thread", title=title)
+        axis.set_xticks([r["points"] for r in chosen], [f"{r['points']:,}" for r in chosen], minor=False)
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].legend(title="VN-DGCNN")
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Measure, print, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="rows whose network contains this text; nothing is written")
+    parser.add_argument("--quick", action="store_true", help="128 points, once, no memory; nothing is written")
+    options = parser.parse_args()
+    cases = [case for case in CASES if options.only in case.network]
+    if options.quick:
+        cases = [Case(case.network, 128, times=1) for case in cases]
+    rows = []
+    for case in cases:
+        rows.append(measure(case, memory=not options.quick))
+        print(json.dumps(rows[-1]), flush=True)
+    print("\n".join(table(rows)))
+    if options.only or options.quick:
+        return
+    more = {"two_threads": threads(), "graphs": graphs(), "scaling": scaling(262_144)}
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
+    about = {"commit": commit.strip(), "cpu": cpu or platform.machine(), "torch": torch.__version__}
+    (ROOT / "docs" / "speed.json").write_text(json.dumps(about | {"rows": rows} | more, indent=1) + "\n")
+    plot(rows, ROOT / "docs" / "speed.png")
+    write(about, rows, more)
+
+
+def write(about: dict[str, str], rows: list[dict[str, object]], more: dict[str, object]) -> None:
+    """Exchange the measured part of the page; what people wrote around it stays."""
+    path = ROOT / "docs" / "speed.md"
+    start, end = "<!-- measured -->\n", "<!-- end -->"
+    before, _, rest = path.read_text().partition(start)
+    _, _, after = rest.partition(end)
+    sizes = ", ".join(f"{points:,}: {took} s" for points, took in more["scaling"])
+    lines = [
+        f"`make bench`: {about['cpu']}, torch {about['torch']}, commit {about['commit']}; two clouds, medians.",
+        "",
+        *table(rows),
+        "",
+        "![milliseconds by number of points](speed.png)",
+        "",
+        f"- Two threads against one, training step of four clouds: {more['two_threads']} ×.",
+        f"- Nearest neighbours of 4,096 points in 63 dimensions: {more['graphs']['ratio_63']} × faster than the "
+        f"full matrix and `topk`. Of 262,144 points in 3-D, k = 20: {more['graphs']['seconds_262144']} s.",
+        f"- One evaluation of VN-DGCNN on a coordinate graph, one thread, by points: {sizes}.",
+        "",
+    ]
+    path.write_text(before + start + "\n".join(lines) + end + after)
 
 
 if __name__ == "__main__":

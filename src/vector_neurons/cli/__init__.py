@@ -7,6 +7,7 @@ VERBS = {
     "convert": "the authors' checkpoints as models of this library",
     "data": "published data sets and your own files as packs, for training",
     "evaluate": "the test set under rotations, any number of times",
+    "kernels": "build the native kernels ahead of time",
     "tables": "the paper's tables, trained and tested here, beside the paper's numbers",
     "train": "train a network, or go on with it",
     "view": "a picture of a data set, parts in colour",

@@ -7,7 +7,6 @@ split has, what classes and parts are called, and where it all came from.
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
+
+from .. import kernels
 
 FORMAT = 1
 SUFFIX = ".safetensors"
@@ -67,15 +68,7 @@ class Pack:
 def data_root(root: str | Path | None = None) -> Path:
     """Where packs are: `root` if given, else the environment's `VN_DATA`, else the platform's cache directory."""
     given = root if root is not None else os.environ.get("VN_DATA")
-    if given:
-        return Path(given).expanduser()
-    if sys.platform == "darwin":
-        cache = Path.home() / "Library" / "Caches"
-    elif os.name == "nt":
-        cache = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "vector-neurons"
+    return Path(given).expanduser() if given else kernels.cache()
 
 
 def pack_path(pack: str | Path, root: str | Path | None = None) -> Path:

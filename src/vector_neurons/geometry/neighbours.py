@@ -18,6 +18,8 @@ from ..typing import Mask, Neighbours
 TIE_ULPS = 32
 # Elements of one block of the distance matrix: 64 MiB in float64, whatever the number of points.
 BLOCK_ELEMENTS = 2**23
+# From so many points on, in so few dimensions, a k-d tree is faster than comparing all.
+TREE_POINTS, TREE_DIMENSION = 2048, 3
 # Candidates kept beyond k, so that most ties at the k-th place are settled without looking at the whole row again.
 SPARE = 8
 
@@ -54,9 +56,11 @@ def _knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
         )
     order = _canonical_order(x, mask)
     x = x.gather(1, order.unsqueeze(-1).expand_as(x))  # from here on, ties go to the lower index
-    if kernels.native(x):
+    if x.device.type == "cpu" and mask is None and points >= TREE_POINTS and x.shape[2] <= TREE_DIMENSION:
+        found = torch.stack([_search_tree(cloud, k, include_self) for cloud in x])
+    elif kernels.native(x):
         sizes = mask.sum(1) if mask is not None else torch.full((batch,), points)
-        found: Tensor = torch.ops.vector_neurons.nearest(x, sizes, k, include_self, tie_tolerance(x.dtype))
+        found = torch.ops.vector_neurons.nearest(x, sizes, k, include_self, tie_tolerance(x.dtype))
     else:
         found = _search(x, k, include_self, None if mask is None else mask.gather(1, order))
     nearest = order.unsqueeze(1).expand(-1, points, -1).gather(2, found)
@@ -83,6 +87,27 @@ def _search(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tenso
 @_knn.register_fake
 def _(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
     return x.new_empty((x.shape[0], x.shape[1], k), dtype=torch.int64)
+
+
+def _search_tree(x: Tensor, k: int, include_self: bool) -> Tensor:
+    """The same from a k-d tree, for many points in few dimensions."""
+    from scipy.spatial import cKDTree  # type: ignore[import-untyped]
+
+    coordinates = x.numpy()
+    wanted = min(k + SPARE, len(x))
+    distances, index = cKDTree(coordinates).query(coordinates, wanted, workers=torch.get_num_threads())
+    d, i = torch.from_numpy(distances), torch.from_numpy(index)
+    mine = i == torch.arange(len(x)).unsqueeze(-1)
+    d = d.masked_fill(mine, -1.0 if include_self else torch.inf)
+    d, order = d.sort(-1)
+    chosen, crowded = _choose(d, i.gather(-1, order), k, _length(x), tie_tolerance(x.dtype), len(x))
+    # Among many duplicated points, the tree may not have found the point itself.
+    unsettled = (crowded | ~mine.any(-1)).nonzero().flatten()
+    for row in torch.split(unsettled, max(1, BLOCK_ELEMENTS // len(x))):
+        distance = _distances(x[row].unsqueeze(0), x.unsqueeze(0))
+        distance[0, torch.arange(len(row)), row] = -1.0 if include_self else torch.inf
+        chosen[row] = _select(distance, k, _length(x[row]).unsqueeze(0), tie_tolerance(x.dtype))[0]
+    return chosen
 
 
 def _coordinates(x: Tensor) -> Tensor:
@@ -138,27 +163,26 @@ def _select(distances: Tensor, k: int, size: Tensor, ulps: float) -> Tensor:
     """
     points = distances.shape[-1]
     nearest, index = distances.topk(min(k + SPARE, points), largest=False)
+    chosen, crowded = _choose(nearest, index, k, size, ulps, points)
+    if crowded.any():
+        row = distances[crowded]
+        every = torch.arange(points, device=row.device).expand_as(row)
+        row, order = row.sort(-1)
+        chosen[crowded], _ = _choose(row, every.gather(-1, order), k, size[crowded], ulps, points)
+    return chosen
+
+
+def _choose(d: Tensor, i: Tensor, k: int, size: Tensor, ulps: float, points: int) -> tuple[Tensor, Tensor]:
+    """The `k` nearest of candidates in ascending order, and in which rows ties may run past the last candidate."""
     # The k-th smallest distance moves no more than the distances do, whichever candidate happens to attain it.
-    last = nearest[..., k - 1 : k]
+    last = d[..., k - 1 : k]
     tolerance = ulps * (size + last.clamp(min=0))
-
-    def choose(d: Tensor, i: Tensor, last: Tensor, tolerance: Tensor) -> tuple[Tensor, Tensor]:
-        key = i.where(d <= last + tolerance, points).where(d >= last - tolerance, -1)
-        place = key.topk(k, largest=False).indices
-        return d.gather(-1, place), i.gather(-1, place)
-
-    d, i = choose(nearest, index, last, tolerance)
-    if nearest.shape[-1] < points:
-        # Rows whose ties run past the spare candidates (many duplicated points) are settled on the whole row.
-        crowded = (nearest[..., -1:] <= last + tolerance).squeeze(-1)
-        if crowded.any():
-            row = distances[crowded]
-            every = torch.arange(points, device=row.device).expand_as(row)
-            d[crowded], i[crowded] = choose(row, every, last[crowded], tolerance[crowded])
+    crowded = (d[..., -1:] <= last + tolerance).squeeze(-1) & (d.shape[-1] < points)
+    key = i.where(d <= last + tolerance, points).where(d >= last - tolerance, -1)
+    place = key.topk(k, largest=False).indices
+    d, order = d.gather(-1, place).sort(-1)
     # Nearest first, and by index inside each run of equal distances.
-    d, order = d.sort(-1)
-    i = i.gather(-1, order)
-    return _by_index(_runs(d, tolerance), i, points)
+    return _by_index(_runs(d, tolerance), i.gather(-1, place).gather(-1, order), points), crowded
 
 
 def gather(x: Float[Tensor, "batch points *feature"], neighbours: Neighbours) -> Float[Tensor, "batch n k *feature"]:

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from .build import BuildError, build, library
+from .build import BuildError, build, cache, library
 from .operators import register
 
 Body = Literal["auto", "eager", "native"]
@@ -32,6 +32,11 @@ def use(body: Body) -> None:
     if body == "native":
         _load()
     _State.chosen = body
+
+
+def chosen() -> Body:
+    """What `use` or the environment chose."""
+    return _State.chosen
 
 
 @contextmanager
@@ -86,4 +91,4 @@ if _environment not in get_args(Body):
     raise ValueError(f"VN_KERNELS is {_environment!r}: choose one of {', '.join(get_args(Body))}")
 _State.chosen = _environment  # type: ignore[assignment]
 
-__all__ = ["Body", "BuildError", "available", "build", "library", "native", "use", "using"]
+__all__ = ["Body", "BuildError", "available", "build", "cache", "chosen", "library", "native", "use", "using"]

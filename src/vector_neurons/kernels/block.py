@@ -20,7 +20,8 @@ class Rows(NamedTuple):
     """Rows `a[graph[m]] + b[m // share]`, `a` being `(clouds, points, 3, width)`.
 
     With a `graph` `(clouds, points, k)` they are the edges of a graph, `b` belongs to the point they start from;
-    without, `b` `(clouds, 1, 3, width)` is one for all points of a cloud.
+    without, `b` `(clouds, 1, 3, width)` is one for all points of a cloud. A `b` `(channels, width)` is a weight
+    instead, which maps the channels of `a` (few, to be worth it) to as many as the rows have.
     """
 
     a: Tensor

@@ -19,7 +19,11 @@ def _shape_of_nearest(x: Tensor, present: Tensor, k: int, include_self: bool, ul
 
 
 def _shape_of_moments(a: Tensor, b: Maybe, index: Maybe, pool: int, eps: float) -> Tensor:
-    return a.new_empty((2, a.shape[3]), dtype=torch.float64)
+    return a.new_empty((2, _width(a, b)), dtype=torch.float64)
+
+
+def _width(a: Tensor, b: Maybe) -> Any:
+    return b.shape[1] if b is not None and b.dim() == 2 else a.shape[3]
 
 
 def _like(x: Maybe, other: Tensor) -> Tensor:
@@ -60,7 +64,18 @@ def _shape_of_bend_backward(
     slope: float,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    return torch.empty_like(qa), _like(qb, qa), _like(ka, qa), _like(kb, qa), qa.new_empty((4, qa.shape[3]))
+    return torch.empty_like(qa), _like(qb, qa), _like(ka, qa), _like(kb, qa), torch.empty_like(norm)
+
+
+def _shape_of_read_pool(x: Tensor, mean: Tensor, frame: Tensor) -> tuple[Tensor, ...]:
+    shape = (x.shape[0], 3, x.shape[3] + mean.shape[2])
+    return x.new_empty(shape), x.new_empty(shape), x.new_empty(shape, dtype=torch.int64)
+
+
+def _shape_of_read_pool_backward(
+    grad_largest: Tensor, grad_average: Tensor, where: Tensor, x: Tensor, mean: Tensor, frame: Tensor
+) -> tuple[Tensor, ...]:
+    return torch.empty_like(x), torch.empty_like(mean), torch.empty_like(frame)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -90,6 +105,16 @@ def _bend_backward(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
     return *found, None, norm, None, None, None, None
 
 
+def _keep_reading(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(output[2], *inputs)
+    ctx.mark_non_differentiable(output[2])
+
+
+def _read_pool_backward(ctx: Any, largest: Tensor, average: Tensor, where: Tensor) -> tuple[Tensor, ...]:
+    gradients: tuple[Tensor, ...] = _ops.read_pool_backward(largest, average, *ctx.saved_tensors)
+    return gradients
+
+
 def _once(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError('the native kernels have no second derivatives: choose vector_neurons.kernels.use("eager")')
 
@@ -102,7 +127,11 @@ def register() -> None:
     register_fake("vector_neurons::moments_backward", _shape_of_moments_backward)
     register_fake("vector_neurons::bend", _shape_of_bend)
     register_fake("vector_neurons::bend_backward", _shape_of_bend_backward)
+    register_fake("vector_neurons::read_pool", _shape_of_read_pool)
+    register_fake("vector_neurons::read_pool_backward", _shape_of_read_pool_backward)
     torch.library.register_autograd("vector_neurons::moments", _moments_backward, setup_context=_keep)
     torch.library.register_autograd("vector_neurons::bend", _bend_backward, setup_context=_keep)
+    torch.library.register_autograd("vector_neurons::read_pool", _read_pool_backward, setup_context=_keep_reading)
     torch.library.register_autograd("vector_neurons::moments_backward", _once)
+    torch.library.register_autograd("vector_neurons::read_pool_backward", _once)
     torch.library.register_autograd("vector_neurons::bend_backward", _once)

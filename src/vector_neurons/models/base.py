@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..nn import KITS, scalar
-from ..nn.functional import mask_like
+from ..nn.functional import mask_like, masked_max, masked_mean
 from ..typing import Mask, Neurons, Norm
 
 
@@ -183,3 +183,14 @@ class JoinScalars(nn.Module):
         if given != self.scalars:
             raise ValueError(f"the network was built for {self.scalars} scalars a point, got {given}")
         return x if scalars is None else self.block(torch.cat([x, scalars], dim=-1), mask)
+
+    def pooled(
+        self, read: Any, x: Tensor, scalars: Tensor | None, mask: Mask | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Maximum and mean over the points of the joined invariants of x, and the frames they were read in."""
+        if scalars is None and not self.scalars:
+            pooled: tuple[Tensor, Tensor, Tensor | None] = read.pooled(x, mask)
+            return pooled
+        invariants, frame = read.with_frame(x, mask)
+        invariants = self(invariants, scalars, mask)
+        return masked_max(invariants, mask), masked_mean(invariants, [1], mask).squeeze(1), frame

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
 from ..nn import scalar
-from ..nn.functional import masked_max, masked_mean
 from ..nn.head import Head
+from ..nn.unbuilt import Everywhere
 from ..typing import BlockOptions, Mask, Neurons, Nonlinearity, Norm, Pool
 from .base import (
     Classifier,
@@ -65,18 +65,15 @@ class Encoder(nn.Module):
         self.read = kit.Invariant(out, frame=frame, mean=mean, read_mean=read_mean, **options)
         self.out_channels: int = self.read.out_channels
 
-    def forward(
-        self, points: Tensor, vectors: Tensor | None, mask: Mask | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Give the joined levels, the embedding, its invariants and their frame."""
+    def forward(self, points: Tensor, vectors: Tensor | None, mask: Mask | None) -> tuple[Tensor, Tensor]:
+        """Give the joined levels and the embedding, which `read` reads."""
         neighbours = knn(points, self.k, mask=mask) if self.graph == "coordinates" else None
         x, levels = lift_all(self.lift, points, vectors, self.inputs), []
         for convolution in self.convolutions:
             x = convolution(x, neighbours, mask)
             levels.append(x)
         joined = torch.cat(levels, dim=-1)
-        embedded = self.embed(joined, mask)
-        return joined, embedded, *self.read.with_frame(embedded, mask)
+        return joined, self.embed(joined, mask)
 
 
 class DGCNN(Classifier):
@@ -123,10 +120,9 @@ class DGCNN(Classifier):
     def encode_present(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Encoding:
-        _, features, invariants, frame = self.encoder(points, vectors, mask)
-        invariants = self.join(invariants, scalars, mask)
-        descriptor = torch.cat([masked_max(invariants, mask), masked_mean(invariants, [1], mask).squeeze(1)], dim=-1)
-        return Encoding(features, frame, descriptor)
+        _, features = self.encoder(points, vectors, mask)
+        largest, mean, frame = self.join.pooled(self.encoder.read, features, scalars, mask)
+        return Encoding(features, frame, torch.cat([largest, mean], dim=-1))
 
 
 class DGCNNSegmenter(Segmenter):
@@ -176,10 +172,9 @@ class DGCNNSegmenter(Segmenter):
     ) -> Tensor:
         if self.turn is not None:
             points = self.turn(points, mask)
-        levels, _, invariants, frame = self.encoder(points, vectors, mask)
-        overall = masked_max(self.join(invariants, scalars, mask), mask)
+        levels, embedded = self.encoder(points, vectors, mask)
+        overall, _, frame = self.join.pooled(self.encoder.read, embedded, scalars, mask)
         kind = self.category(nn.functional.one_hot(category, self.categories).to(overall.dtype))
-        everywhere = torch.cat([overall, kind], dim=-1).unsqueeze(1).expand(-1, points.shape[1], -1)
-        seen = [everywhere, self.encoder.read.read(levels, frame), *([] if scalars is None else [scalars])]
-        logits: Tensor = self.head(torch.cat(seen, dim=-1), mask)
+        own = [self.encoder.read.read(levels, frame), *([] if scalars is None else [scalars])]
+        logits: Tensor = self.head(Everywhere(torch.cat([overall, kind], dim=-1), torch.cat(own, dim=-1)), mask)
         return logits

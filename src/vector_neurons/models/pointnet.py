@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..geometry.neighbours import knn
 from ..nn.functional import masked_max
 from ..nn.head import Head
+from ..nn.unbuilt import Everywhere
 from ..typing import BlockOptions, Mask, Neurons, Nonlinearity, Norm, Pool
 from .base import (
     Classifier,
@@ -121,10 +122,8 @@ class Encoder(nn.Module):
         self.read = kit.Invariant(out, frame=frame, mean=mean, read_mean=read_mean, **options)
         self.out_channels: int = self.read.out_channels
 
-    def forward(
-        self, points: Tensor, vectors: Tensor | None, mask: Mask | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Give the joined levels, the embedding, its invariants and their frame."""
+    def forward(self, points: Tensor, vectors: Tensor | None, mask: Mask | None) -> tuple[Tensor, Tensor]:
+        """Give the joined levels and the embedding, which `read` reads."""
         levels = []
         if self.turn is not None:
             points = self.turn(points, mask)
@@ -138,8 +137,7 @@ class Encoder(nn.Module):
         for block in self.after:
             x = block(x, mask)
             levels.append(x)
-        embedded = self.norm(self.embed(x), mask)
-        return torch.cat(levels, dim=-1), embedded, *self.read.with_frame(embedded, mask)
+        return torch.cat(levels, dim=-1), self.norm(self.embed(x), mask)
 
 
 class PointNet(Classifier):
@@ -184,8 +182,9 @@ class PointNet(Classifier):
     def encode_present(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Encoding:
-        _, features, invariants, frame = self.encoder(points, vectors, mask)
-        return Encoding(features, frame, masked_max(self.join(invariants, scalars, mask), mask))
+        _, features = self.encoder(points, vectors, mask)
+        largest, _, frame = self.join.pooled(self.encoder.read, features, scalars, mask)
+        return Encoding(features, frame, largest)
 
 
 class PointNetSegmenter(Segmenter):
@@ -228,11 +227,11 @@ class PointNetSegmenter(Segmenter):
     def segment_present(
         self, points: Tensor, category: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Tensor:
-        levels, _, invariants, frame = self.encoder(points, vectors, mask)
+        levels, embedded = self.encoder(points, vectors, mask)
+        invariants, frame = self.encoder.read.with_frame(embedded, mask)
         invariants = self.join(invariants, scalars, mask)
         overall = masked_max(invariants, mask)
         kind = nn.functional.one_hot(category, self.categories).to(overall.dtype)
-        everywhere = torch.cat([overall, kind], dim=-1).unsqueeze(1).expand(-1, points.shape[1], -1)
-        seen = torch.cat([everywhere, self.encoder.read.read(levels, frame), invariants], dim=-1)
-        logits: Tensor = self.head(seen, mask)
+        own = torch.cat([self.encoder.read.read(levels, frame), invariants], dim=-1)
+        logits: Tensor = self.head(Everywhere(torch.cat([overall, kind], dim=-1), own), mask)
         return logits

@@ -10,6 +10,9 @@ from .. import kernels
 from ..kernels.block import Rows, bend, moments, padded
 from .unbuilt import Edges, WithMean
 
+# Features of so few channels are mapped inside the kernels; their images would be far larger than they are.
+FEW = 9
+
 Moments = Callable[[], Tensor]
 # Scale, shift, centre and floor of every channel, from the sums of its lengths and of their squares, and the number
 # of elements.
@@ -49,6 +52,13 @@ def batch_norm(x: Tensor, settings: Settings, *, eps: float | None) -> Tensor:
     return bend(q, None, _norm(q, settings, channels, 1, eps), channels, 1, 1.0, eps).view(x.shape)
 
 
+def read_pool(x: Tensor, overall: Tensor | None, frame: Tensor) -> tuple[Tensor, Tensor]:
+    """Maximum and mean, over points, of what vectors (and with `overall` their mean) are in each point's frame."""
+    mean = x.new_empty(len(x), 3, 0) if overall is None else overall.squeeze(1)
+    largest, average, _ = torch.ops.vector_neurons.read_pool(x.contiguous(), mean.contiguous(), frame.contiguous())
+    return largest.flatten(1), average.flatten(1)
+
+
 def _pad(weight: Tensor) -> Tensor:
     return F.pad(weight, (0, 0, 0, padded(len(weight)) - len(weight)))
 
@@ -61,6 +71,8 @@ def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
         own, overall = weight.tensor_split(2, dim=1)
         a, b = F.linear(x.x, own), F.linear(x.mean, overall)
         return Rows(a.reshape(len(a), -1, 3, len(weight)), b.reshape(len(a), -1, 3, len(weight)))
+    if x.shape[-1] <= FEW:
+        return Rows(x.reshape(1, -1, 3, x.shape[-1]), weight.mT.contiguous())
     return Rows(F.linear(x, weight).reshape(1, -1, 3, len(weight)))
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..typing import Mask, Norm
 from . import scalar
+from .unbuilt import Everywhere
 
 
 class Head(nn.Module):
@@ -38,7 +39,9 @@ class Head(nn.Module):
         self.dropouts = nn.ModuleList(map(nn.Dropout, dropout))
         self.logits = nn.Linear(last, out, bias=bias[-1])
 
-    def forward(self, x: Float[Tensor, "... channels"], mask: Mask | None = None) -> Float[Tensor, "... logits"]:
+    def forward(
+        self, x: Float[Tensor, "... channels"] | Everywhere, mask: Mask | None = None
+    ) -> Float[Tensor, "... logits"]:
         for block, dropout in zip(self.blocks, self.dropouts, strict=True):
             x = dropout(block(x, mask))
         logits: Tensor = self.logits(x)

@@ -18,7 +18,7 @@ from ..typing import BlockOptions, Mask, Nonlinearity, Norm, Points, Pool, Scala
 from .checks import check_scalars
 from .functional import masked_max, masked_mean
 from .shared import EdgeConvBase, MLPBase, NoNorm, masked_batch_norm, rows_of
-from .unbuilt import Edges
+from .unbuilt import Edges, Everywhere
 
 NewScalars = Float[Tensor, "... out"]
 
@@ -46,8 +46,8 @@ class Linear(nn.Module):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
-    def forward(self, x: Scalars | Edges) -> NewScalars:
-        if isinstance(x, Edges):
+    def forward(self, x: Scalars | Edges | Everywhere) -> NewScalars:
+        if isinstance(x, Edges | Everywhere):
             return x.linear(self.weight) if self.bias is None else x.linear(self.weight) + self.bias
         check_scalars(self, x, self.in_channels)
         if self.elements is None:
@@ -164,7 +164,7 @@ class Block(nn.Module):
         self.norm = NORMS[norm](out_channels)
         self.activation = activation or nn.LeakyReLU(slope)
 
-    def forward(self, x: Scalars | Edges, mask: Mask | None = None) -> NewScalars:
+    def forward(self, x: Scalars | Edges | Everywhere, mask: Mask | None = None) -> NewScalars:
         return self.activation(self.norm(self.linear(x), mask))
 
 
@@ -251,6 +251,10 @@ class Invariant(nn.Module):
     def with_frame(self, x: Scalars, mask: Mask | None = None) -> tuple[Scalars, None]:
         """Give the scalars, and no frame."""
         return x, None
+
+    def pooled(self, x: Scalars, mask: Mask | None = None) -> tuple[Scalars, Scalars, None]:
+        """Give the maximum and the mean over the points of a cloud, and no frame."""
+        return masked_max(x, mask), masked_mean(x, [1], mask).squeeze(1), None
 
     @staticmethod
     def read(x: Scalars, frame: None) -> Scalars:

@@ -8,6 +8,7 @@ An edge convolution maps `[x_m - x_n, x_n]` of every edge, and there are k times
 from typing import NamedTuple
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..geometry.neighbours import gather
 from . import functional as VF
@@ -35,3 +36,15 @@ class WithMean(NamedTuple):
         """Map every element by `weight` `(out, 2 C)`."""
         own, overall = weight.tensor_split(2, dim=1)
         return VF.linear(self.x, own) + VF.linear(self.mean, overall)
+
+
+class Everywhere(NamedTuple):
+    """The features `overall` `(B, C)` of a cloud, repeated for each of its elements, and beside them its own."""
+
+    overall: Tensor
+    x: Tensor
+
+    def linear(self, weight: Tensor) -> Tensor:
+        """Map every element by `weight` `(out, channels overall + own)`."""
+        split = self.overall.shape[-1]
+        return F.linear(self.x, weight[:, split:]) + F.linear(self.overall, weight[:, :split]).unsqueeze(1)

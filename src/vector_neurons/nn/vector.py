@@ -308,6 +308,22 @@ class Invariant(nn.Module):
 
     def with_frame(self, x: Vectors, mask: Mask | None = None) -> tuple[Float[Tensor, "... invariants"], Frames]:
         """Give the invariants and the frame `(..., 3, 3)` they were read in, which turns with the input."""
+        overall, frame = self._frame(x, mask)
+        seen = torch.cat([x, overall.expand_as(x)], dim=-1) if self.read_mean else x
+        return self.read(seen, frame), frame
+
+    def pooled(
+        self, x: Float[Tensor, "batch points 3 channels"], mask: Mask | None = None
+    ) -> tuple[Float[Tensor, "batch invariants"], Float[Tensor, "batch invariants"], Frames]:
+        """Give the maximum and the mean of the invariants over the points of a cloud, and the frames."""
+        if mask is not None or not fused.applies(x):
+            invariants, frame = self.with_frame(x, mask)
+            return VF.masked_max(invariants, mask), VF.masked_mean(invariants, [1], mask).squeeze(1), frame
+        overall, frame = self._frame(x, mask)
+        return *fused.read_pool(x, overall if self.read_mean else None, frame.to(x.dtype)), frame
+
+    def _frame(self, x: Tensor, mask: Mask | None) -> tuple[Tensor, Tensor]:
+        """The mean vectors of each sample, and the frames."""
         check_vectors(self, x, self.channels)
         if self.kind != "frame":
             raise ValueError(f"Invariant of kind {self.kind!r} has no frame")
@@ -315,10 +331,7 @@ class Invariant(nn.Module):
         elements = list(range(1, x.ndim - 2))
         overall = VF.masked_mean(x, elements, mask) if self.mean and elements else x
         frame: Tensor = self.to_frame(WithMean(x, overall) if self.mean else x, mask)
-        if self.orthonormal:
-            frame = VF.orthonormal_frame(frame)
-        seen = torch.cat([x, overall.expand_as(x)], dim=-1) if self.read_mean else x
-        return self.read(seen, frame), frame
+        return overall, VF.orthonormal_frame(frame) if self.orthonormal else frame
 
     @staticmethod
     def read(x: Vectors, frame: Frames) -> Float[Tensor, "... invariants"]:

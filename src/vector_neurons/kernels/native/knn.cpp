@@ -2,9 +2,9 @@
 // of the input, whose error is bounded; the few candidates that could be among the nearest are then measured in
 // float64. What is a tie, and who wins it, is as in geometry/neighbours.py: points come in their canonical order.
 
+#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/Dispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -20,7 +20,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t BLOCK = 1 << 17;  // elements of a block of scores: stays in the second-level cache
+constexpr int64_t BLOCK = 1 << 18;  // elements of a block of scores: stays in the second-level cache
 constexpr int64_t NARROW = 8;       // spaces up to this dimension are measured by differences, without a product
 
 struct Candidate {
@@ -50,6 +50,23 @@ T upper_bound(const T* __restrict v, int64_t n, int64_t k, std::vector<T>& minim
   return minima[k - 1];
 }
 
+// Indices of all values up to a limit. Few are: whole blocks are passed over by their minimum.
+template <typename T>
+int64_t within(const T* __restrict v, int64_t n, T limit, int64_t* out) {
+  constexpr int64_t SPAN = 32;
+  int64_t count = 0;
+  for (int64_t start = 0; start < n; start += SPAN) {
+    const int64_t end = std::min(n, start + SPAN);
+    T least = std::numeric_limits<T>::infinity();
+#pragma omp simd reduction(min : least)
+    for (int64_t j = start; j < end; ++j) least = v[j] < least ? v[j] : least;
+    if (least <= limit)
+      for (int64_t j = start; j < end; ++j)
+        if (v[j] <= limit) out[count++] = j;
+  }
+  return count;
+}
+
 // The k nearest of the candidates, nearest first; distances closer than the tolerance are equal, lower indices win.
 void settle(std::vector<Candidate>& candidates, int64_t k, double size, double ulps, int64_t* out) {
   std::sort(candidates.begin(), candidates.end());
@@ -57,8 +74,8 @@ void settle(std::vector<Candidate>& candidates, int64_t k, double size, double u
   const auto by_index = [](const Candidate& a, const Candidate& b) { return a.index < b.index; };
   const auto begin = std::partition_point(candidates.begin(), candidates.end(),
                                           [&](const Candidate& c) { return c.distance < last - tolerance; });
-  const auto end = std::partition_point(begin, candidates.end(),
-                                        [&](const Candidate& c) { return c.distance <= last + tolerance; });
+  const auto end =
+      std::partition_point(begin, candidates.end(), [&](const Candidate& c) { return c.distance <= last + tolerance; });
   std::sort(begin, end, by_index);
   std::sort(begin, candidates.begin() + k);
   for (auto run = candidates.begin(), stop = candidates.begin() + k; run != stop;) {
@@ -116,9 +133,9 @@ void search(const Tensor& x, const Tensor& present, int64_t k, bool include_self
         const double bound = upper_bound(v, n, k, minima);
         if (dim <= NARROW) error = (2 * dim + 8) * unit * std::max(bound, 0.0);
         const double farthest = std::sqrt(std::max(bound + offset + error, 0.0)), tolerance = ulps * (size + farthest);
-        const T limit = T((bound + 2 * error + 2 * tolerance * (farthest + tolerance)) * (bound > 0 ? 1 + 4 * unit : 1));
-        int64_t count = 0;
-        for (int64_t j = 0; j < n; ++j) chosen[count] = j, count += v[j] <= limit;
+        const T limit =
+            T((bound + 2 * error + 2 * tolerance * (farthest + tolerance)) * (bound > 0 ? 1 + 4 * unit : 1));
+        int64_t count = within(v, n, limit, chosen.data());
         if (count < k)
           for (count = 0; count < n; ++count) chosen[count] = count;
         candidates.resize(count);

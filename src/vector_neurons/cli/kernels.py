@@ -1,0 +1,36 @@
+"""`vn kernels [build]`: the native kernels ahead of time."""
+
+from typing import Annotated, Literal
+
+import torch
+import tyro
+
+from .. import kernels
+from . import UserError
+
+
+def run(
+    action: Annotated[Literal["show", "build"], tyro.conf.arg(metavar="{show,build}")] = "show",
+    /,
+    *,
+    again: bool = False,
+) -> int:
+    """Show whether the native kernels are built on this machine, or build them now instead of at first use.
+
+    Args:
+        action: build compiles them into the user's cache, unless they are there.
+        again: compile them even if they are there.
+    """
+    if again and action == "show":
+        raise UserError("--again belongs to `vn kernels build`")
+    if action == "build":
+        try:
+            print(kernels.build(again=again))
+        except kernels.BuildError as error:
+            raise UserError(f"cannot be built: {error}") from error
+        return 0
+    there = kernels.library().is_file()
+    print(f"built   {kernels.library() if there else 'no: `vn kernels build`, or at first use'}")
+    print(f"machine {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}")
+    print(f"chosen  {kernels.chosen()} (VN_KERNELS, or vector_neurons.kernels.use)")
+    return 0

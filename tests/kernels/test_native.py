@@ -1,0 +1,316 @@
+"""The native bodies against the plain ones: values, gradients, neighbours, and what happens where they cannot run."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+import vector_neurons as vn
+from vector_neurons import kernels
+from vector_neurons.geometry import neighbours
+from vector_neurons.kernels.block import Rows, bend, moments
+from vector_neurons.testing import relative_error
+
+pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
+
+N, K = 33, 5
+CASES = {
+    "block": (lambda: vn.Block(6, 21), (2, N, 3, 6)),
+    "block-wide": (lambda: vn.Block(6, 40), (2, N, 3, 6)),
+    "block-one-channel": (lambda: vn.Block(6, 1), (2, N, 3, 6)),
+    "block-shared": (lambda: vn.Block(6, 21, shared_direction=True), (2, N, 3, 6)),
+    "block-none": (lambda: vn.Block(6, 21, norm="none", slope=0.0), (2, N, 3, 6)),
+    "block-eps": (lambda: vn.Block(6, 21, eps=1e-6), (2, N, 3, 6)),
+    "block-rank-3": (lambda: vn.Block(6, 21), (9, 3, 6)),
+    "block-of-edges": (lambda: vn.Block(6, 21), (2, N, K, 3, 6)),
+    "batch-norm": (lambda: vn.BatchNorm(6), (2, N, 3, 6)),
+    "batch-norm-eps": (lambda: vn.BatchNorm(6, eps=1e-6), (2, N, 3, 6)),
+    "edge-conv": (lambda: vn.EdgeConv(6, 21, k=K), (2, N, 3, 6)),
+    "edge-conv-shared": (lambda: vn.EdgeConv(6, 21, k=K, shared_direction=True), (2, N, 3, 6)),
+    "edge-conv-eps": (lambda: vn.EdgeConv(6, 21, k=K, eps=1e-6), (2, N, 3, 6)),
+    "edge-conv-max": (lambda: vn.EdgeConv(6, 21, k=K, pool="max"), (2, N, 3, 6)),
+    "edge-conv-deep": (lambda: vn.EdgeConv(6, [21, 10], k=K), (2, N, 3, 6)),
+    "edge-conv-first": (lambda: vn.EdgeConv(1, 21, k=K, cross=True), (2, N, 3, 1)),
+    "edge-conv-one-cloud": (lambda: vn.EdgeConv(6, 21, k=K), (1, N, 3, 6)),
+    "edge-conv-k-1": (lambda: vn.EdgeConv(6, 21, k=1), (2, N, 3, 6)),
+    "invariant": (lambda: vn.Invariant(6), (2, N, 3, 6)),
+    "invariant-no-mean": (lambda: vn.Invariant(24, mean=False), (2, N, 3, 24)),
+}
+every_case = pytest.mark.parametrize("name", CASES)
+both_modes = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+
+
+def run(module, x, body):
+    """Output, and the gradients of input and parameters, of a random function of it."""
+    x = x.clone().requires_grad_()
+    module.zero_grad()
+    with kernels.using(body):
+        y = module(x)
+        weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        (y * weights.to(y.dtype)).sum().backward()
+    gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+    return {"output": y.detach(), "input": x.grad, **gradients}
+
+
+def build(name, dtype, training, seed=0):
+    torch.manual_seed(seed)
+    make, shape = CASES[name]
+    module, x = make().double().train(training), torch.randn(shape, dtype=torch.float64)
+    return module.to(dtype), x.to(dtype)
+
+
+@every_case
+@both_modes
+def test_values_and_gradients_in_float64(name, training):
+    module, x = build(name, torch.float64, training)
+    statistics = [b.clone() for b in module.buffers()]
+    plain = run(module, x, "eager")
+    learned = [b.clone() for b in module.buffers()]
+    for buffer, before in zip(module.buffers(), statistics, strict=True):
+        buffer.copy_(before)
+    native = run(module, x, "native")
+    assert native.keys() == plain.keys()
+    for part, expected in plain.items():
+        assert relative_error(native[part], expected) <= 1e-11, part
+    for buffer, expected in zip(module.buffers(), learned, strict=True):
+        torch.testing.assert_close(buffer, expected)
+
+
+@every_case
+@both_modes
+def test_float32_is_as_accurate_as_the_plain_body(name, training):
+    exact = run(*build(name, torch.float64, training), "eager")
+    plain = run(*build(name, torch.float32, training), "eager")
+    native = run(*build(name, torch.float32, training), "native")
+    for part, truth in exact.items():
+        # Where the plain body happens to be exact, three units of rounding are allowed.
+        assert relative_error(native[part], truth) <= 4 * relative_error(plain[part], truth) + 4e-7, part
+
+
+@pytest.mark.parametrize("name", ["block", "block-shared", "block-none", "edge-conv", "edge-conv-deep", "batch-norm"])
+@pytest.mark.parametrize("cloud", ["zero", "equal", "some-zero", "tiny", "huge"])
+@both_modes
+def test_degenerate_clouds(name, cloud, training):
+    module, x = build(name, torch.float64, training)
+    x = {
+        "zero": torch.zeros_like(x),
+        "equal": x[:, :1].expand_as(x).clone(),
+        "some-zero": x * (torch.arange(x.shape[1]) % 3 > 0)[:, None, None],
+        "tiny": 1e-30 * x,
+        "huge": 1e30 * x,
+    }[cloud]
+    plain, native = run(module, x, "eager"), run(module, x, "native")
+    for part, expected in plain.items():
+        assert native[part].isfinite().all()
+        scale = expected.abs().max().clamp_min(1e-12)
+        assert ((native[part] - expected).abs().max() / scale) <= 1e-9, part
+
+
+@pytest.mark.parametrize("clouds", [1, 3])
+@pytest.mark.parametrize("graph", [True, False])
+def test_the_number_of_threads_changes_no_bit(clouds, graph):
+    """Of the kernels; the matrix products before them are torch's."""
+    torch.manual_seed(0)
+    q, k = (Rows(*torch.randn(2, clouds, 300, 3, 24)) for _ in range(2))
+    if graph:
+        q, k = (rows._replace(graph=torch.randint(300, (clouds, 300, 7))) for rows in (q, k))
+    else:
+        q, k = (Rows(rows.a, rows.b[:, :1].contiguous()) for rows in (q, k))
+    norm = torch.rand(4, 24)
+
+    def everything(threads):
+        torch.set_num_threads(threads)
+        leaves = [t.clone().requires_grad_() for t in (q.a, q.b, k.a, k.b, norm)]
+        mine = [Rows(*leaves[:2], q.graph), Rows(*leaves[2:4], q.graph)]
+        y = bend(*mine, leaves[4], 21, 7 if graph else 1, 0.2, None)
+        mean, variance = moments(mine[0], 7 if graph else 1, None)
+        gradients = torch.autograd.grad(y.square().sum() + mean.sum() + variance.square().sum(), leaves)
+        return [y, mean, variance, vn.knn(q.a, 9), *gradients]
+
+    threads = torch.get_num_threads()
+    try:
+        with kernels.using("native"):
+            for some in (2, 3, 5):
+                for one, other in zip(everything(1), everything(some), strict=True):
+                    assert torch.equal(one, other)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_the_gradient_by_finite_differences():
+    torch.manual_seed(0)
+    module = vn.EdgeConv(2, 3, k=3, slope=0.3).double().train()
+    graph = vn.knn(torch.randn(1, 6, 3), 3)
+    from vector_neurons.nn.unbuilt import Edges
+
+    with kernels.using("native"):
+        block = module.blocks[0]
+        assert torch.autograd.gradcheck(
+            lambda x: block.mean(Edges(x, graph)), torch.randn(1, 6, 3, 2, dtype=torch.float64, requires_grad=True)
+        )
+
+
+def test_second_derivatives_are_refused_in_one_line():
+    x = torch.randn(2, 5, 3, 6, requires_grad=True)
+    with kernels.using("native"):
+        (gradient,) = torch.autograd.grad(vn.Block(6, 8)(x).square().sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match=r'use\("eager"\)'):
+            gradient.square().sum().backward()
+    with kernels.using("eager"):
+        (gradient,) = torch.autograd.grad(vn.Block(6, 8)(x).square().sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+
+
+def test_hooks_on_parts_of_a_block_are_called():
+    block, seen = vn.Block(6, 8), []
+    block.norm.register_forward_hook(lambda *_: seen.append("norm"))
+    with kernels.using("native"):
+        block(torch.randn(2, 5, 3, 6))
+    assert seen == ["norm"]
+
+
+def test_a_part_may_be_exchanged():
+    block = vn.Block(6, 8)
+    block.linear = nn.Sequential(vn.Linear(6, 4), vn.Linear(4, 8))
+    with kernels.using("native"):
+        assert block(torch.randn(2, 5, 3, 6)).shape == (2, 5, 3, 8)
+
+
+GRID = torch.stack(torch.meshgrid(*[torch.linspace(-1, 1, 6)] * 3, indexing="ij"), dim=-1).reshape(1, -1, 3)
+
+
+def clouds():
+    torch.manual_seed(0)
+    generic = torch.randn(2, 200, 3)
+    duplicated = generic.clone()
+    duplicated[:, :80] = duplicated[:, 100:180]
+    return {
+        "generic": generic,
+        "wide": torch.randn(2, 200, 63),
+        "wide-float64": torch.randn(2, 150, 63, dtype=torch.float64),
+        "duplicated": duplicated,
+        "wide-duplicated": duplicated.repeat(1, 1, 7),
+        "grid": GRID,
+        "all-equal": torch.ones(1, 50, 4),
+        "far-from-the-origin": torch.randn(1, 200, 20) + 100,
+        "few": torch.randn(3, 8, 3),
+    }
+
+
+@pytest.mark.parametrize("cloud", clouds())
+@pytest.mark.parametrize("include_self", [True, False])
+def test_neighbours_are_the_same(cloud, include_self):
+    x = clouds()[cloud]
+    with kernels.using("eager"):
+        expected = vn.knn(x, 7, include_self=include_self)
+    with kernels.using("native"):
+        assert torch.equal(vn.knn(x, 7, include_self=include_self), expected)
+
+
+@pytest.mark.parametrize("dim", [3, 20])
+def test_neighbours_of_padded_clouds_are_the_same(dim):
+    x, mask = torch.randn(3, 60, dim), torch.arange(60) < torch.tensor([60, 21, 9])[:, None]
+    x[~mask] = torch.nan
+    with kernels.using("eager"):
+        expected = vn.knn(x, 8, mask=mask)
+    with kernels.using("native"):
+        assert torch.equal(vn.knn(x, 8, mask=mask)[mask], expected[mask])
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("dim", [3, 20])
+def test_what_is_no_number_crashes_nothing(bad, dim):
+    x = torch.randn(2, 40, dim)
+    x[0, 3:30], x[1, 5, 0] = bad, bad
+    with kernels.using("native"):
+        found = vn.knn(x, 20)
+    assert found.min() >= 0
+    assert found.max() < 40
+
+
+def test_neighbours_of_many_points_need_no_matrix():
+    x = torch.randn(1, 3000, 30)
+    with kernels.using("native"):
+        found = vn.knn(x, 10)
+    rows = torch.randint(3000, (20,))
+    expected = torch.cdist(x[0, rows].double(), x[0].double()).topk(10, largest=False).indices
+    assert torch.equal(found[0, rows], expected)
+    assert neighbours.BLOCK_ELEMENTS < 3000 * 3000 * 10
+
+
+# ------------------------------------------------------------------------------------------- where they cannot be built
+
+
+def python(code, **environment):
+    """Run code in a fresh process; give its exit code and the two streams."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=os.environ | environment
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+USE = """
+    import torch, vector_neurons as vn
+    from vector_neurons import kernels
+    for _ in range(2):
+        y = vn.Block(2, 3)(torch.randn(2, 4, 3, 2))
+    print(kernels.available(), tuple(y.shape))
+"""
+
+
+def test_without_a_compiler_there_is_one_warning_and_the_plain_body(tmp_path):
+    code, out, err = python(USE, CXX="no-such-compiler", XDG_CACHE_HOME=str(tmp_path))
+    assert code == 0
+    assert out == "('eager',) (2, 4, 3, 3)\n"
+    assert err.count("UserWarning") == 1
+    assert "no C++ compiler was found" in err
+
+
+def test_a_failed_build_is_one_warning_and_leaves_nothing(tmp_path):
+    code, out, err = python(USE, CXX="false", XDG_CACHE_HOME=str(tmp_path))
+    assert code == 0
+    assert "could not compile them" in err
+    assert err.count("UserWarning") == 1
+    assert "eager" in out
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_a_cache_that_cannot_be_written(tmp_path):
+    (tmp_path / "vector-neurons").write_text("a file where the folder should be")
+    code, out, err = python(USE, XDG_CACHE_HOME=str(tmp_path))
+    assert code == 0
+    assert "they cannot be written" in err
+    assert "eager" in out
+
+
+def test_the_environment_chooses():
+    asks = "from vector_neurons import kernels; import torch; print(kernels.native(torch.zeros(1)))"
+    assert python(asks, VN_KERNELS="eager")[1] == "False\n"
+    assert python(asks, VN_KERNELS="native")[1] == "True\n"
+    code, _, err = python(asks, VN_KERNELS="fast")
+    assert code == 1
+    assert "VN_KERNELS is 'fast': choose one of auto, eager, native" in err
+
+
+def test_native_by_name_fails_where_it_cannot_be_built(tmp_path):
+    ask = "from vector_neurons import kernels; kernels.use('native')"
+    code, _, err = python(ask, CXX="no-such-compiler", XDG_CACHE_HOME=str(tmp_path))
+    assert code == 1
+    assert "BuildError: no C++ compiler was found" in err
+
+
+def test_unknown_bodies_are_refused(unchecked):
+    with pytest.raises(ValueError, match="unknown kernels 'quick': choose one of auto, eager, native"):
+        kernels.use("quick")
+
+
+def test_half_precision_and_other_dimensions_take_the_plain_body():
+    with kernels.using("native"):
+        assert vn.Block(6, 8).bfloat16()(torch.randn(2, 5, 3, 6).bfloat16()).dtype == torch.bfloat16
+        assert vn.Block(6, 8)(torch.randn(2, 5, 4, 6)).shape == (2, 5, 4, 8)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert vn.EdgeConv(6, 8, k=3)(torch.randn(2, 5, 3, 6)).shape == (2, 5, 3, 8)
