@@ -18,7 +18,7 @@ class Log:
 
     def __init__(self, folder: Path, *, epochs: int, quiet: bool = False) -> None:
         self.folder, self.epochs, self.quiet = folder, epochs, quiet
-        self.drawn = self.started = time.monotonic()
+        self.drawn = self.started = self.bar_started = time.monotonic()
         self.first: int | None = None
         self.bar: Any = None
         self.board: Any = None
@@ -41,8 +41,7 @@ class Log:
             return
         from tqdm import tqdm
 
-        if self.bar is None or self.bar.desc != f"epoch {epoch + 1}/{self.epochs}: ":
-            self.close_bar()
+        if self.bar is None:
             self.bar = tqdm(total=steps, initial=step - 1, desc=f"epoch {epoch + 1}/{self.epochs}", leave=False)
             self.bar_started = time.monotonic()
         self.bar.update(step - self.bar.n)
