@@ -49,7 +49,7 @@ def examples(out: Path) -> tuple[Cloud, list[str]]:
     """Some test clouds, each in several poses, and what the networks call them."""
     settings = read_settings(out / "vector")
     data = sets.open_set(settings.clouds, "test")
-    chosen = torch.tensor([0, 6, 11])
+    chosen = torch.tensor([0, 6, 11]) % len(data)
     models = {neurons: store.load(out / neurons / "best") for neurons in NETWORKS}
     clouds, titles = [], []
     for index in chosen:
