@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -128,6 +129,9 @@ def test_best_is_the_averaged_model_and_last_is_not(run):
         ({"rate": float("nan")}, "--rate"),
         ({"epochs": 0}, "--epochs"),
         ({"smoothing": 1.0}, "--smoothing"),
+        ({"threads": 0}, "--threads"),
+        ({"widths": (12, 0)}, "--widths"),
+        ({"dropout": 1.5}, "--dropout"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(changes, why):
@@ -142,6 +146,19 @@ def test_a_batch_must_fit_the_training_set_and_the_processes(tmp_path):
     assert not (tmp_path / "run").exists()
     with pytest.raises(SettingsError, match="3 processes"):
         check(tiny(), processes=3)
+
+
+def test_a_folder_of_files(tmp_path):
+    for number in range(40):
+        file = tmp_path / "files" / ("ball" if number % 2 else "stick") / f"{number}.npy"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        points = torch.randn(80, 3, generator=torch.Generator().manual_seed(number))
+        np.save(file, (points * torch.tensor([1.0, 1.0, 1.0 if number % 2 else 9.0])).numpy())
+    where = {"data": "folder", "folder": str(tmp_path / "files"), "data_root": str(tmp_path / "packs"), "size": None}
+    fit(tiny(**where, epochs=4, rate=1e-2), tmp_path / "run")
+    _, counts = evaluate(tmp_path / "run", ["SO3"])
+    assert counts["SO3"][0]["confusion"].shape == (2, 2)
+    assert metrics(tmp_path / "run")[-1]["train"]["accuracy"] > 60
 
 
 def test_a_run_is_not_overwritten(run):

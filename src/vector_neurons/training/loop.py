@@ -175,8 +175,6 @@ def _learn(
         (loss / recipe.accumulate).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
         counts = add(counts, task.count(logits.detach(), cloud))
-        if not loss.isfinite():
-            break
     world.average_gradients(model)
     norm = nn.utils.clip_grad_norm_(model.parameters(), recipe.clip or torch.inf)
     mean = torch.stack(losses).double().mean()

@@ -110,8 +110,9 @@ def _augment(cloud: Cloud, recipe: Recipe, generator: torch.Generator) -> Cloud:
     if recipe.stretch > 1:
         cloud = Scale(1 / recipe.stretch, recipe.stretch)(cloud, generator)
     if recipe.zoom > 1:
-        power = 2 * torch.rand((), generator=generator).item() - 1
-        cloud = replace(cloud, points=cloud.points * math.exp(power * math.log(recipe.zoom)))
+        factor = math.exp((2 * torch.rand((), generator=generator).item() - 1) * math.log(recipe.zoom))
+        queries = None if cloud.queries is None else cloud.queries * factor
+        cloud = replace(cloud, points=cloud.points * factor, queries=queries)
     if recipe.shift > 0:
         cloud = Shift(recipe.shift)(cloud, generator)
     return Jitter(recipe.jitter)(cloud, generator) if recipe.jitter > 0 else cloud

@@ -213,11 +213,21 @@ def check(settings: Settings, processes: int = 1) -> None:
         "shift": (recipe.shift, 0),
         "jitter": (recipe.jitter, 0),
         "seed": (settings.machine.seed, 0),
+        "threads": (1 if settings.machine.threads is None else settings.machine.threads, 1),
+        "checkpoint-minutes": (settings.machine.checkpoint_minutes, 0),
+        "embedding": (3 if network.embedding is None else network.embedding, 3),
+        "widths": (min(network.widths or (3,)), 3),
+        "hidden": (min(network.hidden or (1,)), 1),
     }
-    shares = {"smoothing": recipe.smoothing, "ema": recipe.ema, "warm-up": recipe.warm_up}
+    shares = {
+        "smoothing": recipe.smoothing,
+        "ema": recipe.ema,
+        "warm-up": recipe.warm_up,
+        "dropout": network.dropout or 0,
+    }
     for name, (value, least) in at_least.items():
         if not value >= least or not math.isfinite(value):
             raise SettingsError(f"--{name} takes {least} or more, got {value}")
-    for name, value in (*shares.items(), ("early-share", recipe.early_share)):
+    for name, value in shares.items():
         if not 0 <= value < 1:
             raise SettingsError(f"--{name} takes a number from 0 to 1, 1 itself excluded, got {value}")
