@@ -16,7 +16,7 @@ def test_a_cell_of_the_table(tmp_path, vn_command, monkeypatch):
     assert "| VN-DGCNN" in out
     assert "89.5" in out
     ((settings, folder),) = trained
-    assert folder == tmp_path / "vn-dgcnn-z"
+    assert folder == tmp_path / "vn-dgcnn-linear-z"
     assert (settings.recipe.epochs, settings.clouds.points, settings.protocol.test_rotations) == (1, 512, ("z", "SO3"))
     assert (tmp_path / "classification.md").read_text() in out
 

@@ -42,3 +42,11 @@ def test_the_recipes_of_the_paper():
     data.classes = tuple(map(str, range(40)))
     network = sets.make_network(dgcnn, data)
     assert sum(p.numel() for p in network.parameters()) == 2_899_830
+
+
+def test_fast_takes_linear_frames_but_where_frames_are_the_question():
+    assert presets("classification")["fast-vn-dgcnn-z"].network.frame == "linear"
+    assert presets("classification")["paper-vn-dgcnn-z"].network.frame == "mlp"
+    table = TABLES["invariance"]
+    frames = [table.settings(row, "z", "shapes", "fast").network.frame for row in table.rows]
+    assert frames == [row.network.frame for row in table.rows]

@@ -72,7 +72,8 @@ def run(
         )
 
     folder = out or Path("runs") / "tables" / f"{data}-{recipe}" / chosen.task
-    about = f"Ours: {data}, recipe {recipe}, `vn tables {table} --data {data} --recipe {recipe}`."
+    linear = recipe == "fast" and not chosen.about_frames
+    about = f"Ours: {data}, `vn tables {table} --data {data} --recipe {recipe}`" + ", with linear frames." * linear
     with one_line():
         for row in chosen.rows:
             check(plan(row, chosen.columns[0][0]), world.expected())

@@ -9,7 +9,7 @@ from typing import Any
 from ..typing import Rotations
 from . import log, loop, results
 from .checkpoint import write_file
-from .presets import Row, Table
+from .presets import Row, Table, name_of
 from .run import CONFIG, TrainingError, read_settings
 from .settings import Settings
 from .world import World
@@ -29,8 +29,8 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The run's name in its folder, and for `--only`."""
-        return self.folder.name
+        """For `--only`."""
+        return f"{self.row.name}-{self.train}"
 
     def cell(self, test: Rotations, metric: str) -> str:
         """The number, or how far the run is."""
@@ -44,7 +44,9 @@ class Job:
 def jobs(table: Table, plan: Callable[[Row, Rotations], Settings], out: Path) -> list[Job]:
     """All trainings behind a table."""
     trained = tuple(dict.fromkeys(train for train, _ in table.columns))
-    return [Job(row, t, plan(row, t), out / f"{row.name}-{t}") for row in table.rows for t in trained]
+    planned = [(row, train, plan(row, train)) for row in table.rows for train in trained]
+    # The folder says what the network is, so that tables of the same task share their runs.
+    return [Job(row, train, made, out / f"{name_of(made.network)}-{train}") for row, train, made in planned]
 
 
 def select(all_jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
@@ -82,7 +84,7 @@ def fill(
         world.wait()  # for all to have looked, before the first one writes
         if not begun or len(log.read_metrics(job.folder)) < job.settings.recipe.epochs:
             if world.writes:
-                print(f"training {job.name}", flush=True)
+                print(f"training {job.name} in {job.folder}", flush=True)
             loop.fit(job.settings, job.folder, world, resume=begun)
         tested = results.read(job.folder)
         missing = [kind for kind in job.settings.protocol.test_rotations if len(tested.get(kind, [])) < times]
