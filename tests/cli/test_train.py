@@ -113,3 +113,12 @@ def test_a_signal_leaves_a_run_that_can_go_on(tmp_path, vn_command, monkeypatch)
     code, out, err = vn_command("train", "--resume", tmp_path / "run")
     assert code == 0, err
     assert "SO3" in out
+
+
+def test_an_interrupt_is_one_line(vn_command, monkeypatch):
+    def interrupted(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vector_neurons.cli.train.fit", interrupted)
+    code, _, err = vn_command("train", "classification")
+    assert (code, err) == (130, "vn train: interrupted\n")

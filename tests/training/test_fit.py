@@ -10,7 +10,19 @@ from tiny import metrics, tiny
 
 from vector_neurons.data import Shapes
 from vector_neurons.models import store
-from vector_neurons.training import SettingsError, TrainingError, check, evaluate, fit, loop, read_settings, sets
+from vector_neurons.tasks import add
+from vector_neurons.training import (
+    SettingsError,
+    TrainingError,
+    World,
+    check,
+    evaluate,
+    fit,
+    loop,
+    measure,
+    read_settings,
+    sets,
+)
 from vector_neurons.training.settings import Settings
 
 
@@ -47,6 +59,24 @@ def test_the_reported_accuracy_is_that_of_every_cloud_counted_once(run):
             assert counted["confusion"].diagonal().sum() == right
             assert counted["confusion"].sum() == counted["clouds"] == len(data)
             assert task.report(counted)["accuracy"] == pytest.approx(100 * right / len(data))
+
+
+@pytest.mark.parametrize("size", [2, 3, 50])
+def test_any_number_of_processes_counts_the_same(run, size):
+    """One after the other, and most of 50 have no batch."""
+
+    class Alone(World):
+        def sum(self, x):
+            return x
+
+    settings, model = read_settings(run), store.load(run / "best")
+    data = sets.open_set(settings.clouds, "test")
+    task = sets.make_task(settings, data)
+    total = None
+    for rank in range(size):
+        total = add(total, measure(model, task, data, settings, "SO3", Alone(rank, size)))
+    whole = measure(model, task, data, settings, "SO3")
+    assert all(torch.equal(total[name], whole[name]) for name in whole)
 
 
 def test_the_test_set_is_not_touched_by_training(tmp_path, monkeypatch):

@@ -53,6 +53,9 @@ def main() -> None:
     except UserError as error:
         print(f"vn {verb}: {error}", file=sys.stderr)
         sys.exit(error.code)
+    except KeyboardInterrupt:
+        print(f"vn {verb}: interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 def _help() -> str:
