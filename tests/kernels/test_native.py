@@ -40,7 +40,6 @@ CASES = {
     "invariant": (lambda: vn.Invariant(6), (2, N, 3, 6)),
     "invariant-no-mean": (lambda: vn.Invariant(24, mean=False), (2, N, 3, 24)),
 }
-every_case = pytest.mark.parametrize("name", CASES)
 both_modes = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 
 
@@ -54,6 +53,28 @@ def run(module, x, body):
         (y * weights.to(y.dtype)).sum().backward()
     gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
     return {"output": y.detach(), "input": x.grad, **gradients}
+
+
+class Pooled(nn.Module):
+    """The pools of what an invariant layer reads."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.read = vn.Invariant(6, **options)
+
+    def forward(self, x):
+        largest, mean, frame = self.read.pooled(x)
+        return torch.cat([largest, mean, frame.flatten(1)], dim=-1)
+
+
+CASES |= {
+    "pooled": (Pooled, (2, N, 3, 6)),
+    "pooled-read-mean": (lambda: Pooled(read_mean=True), (2, N, 3, 6)),
+    "pooled-orthonormal-no-mean": (lambda: Pooled(mean=False, frame="linear", orthonormal=True), (2, N, 3, 6)),
+}
+
+
+every_case = pytest.mark.parametrize("name", CASES)
 
 
 def build(name, dtype, training, seed=0):

@@ -1,14 +1,17 @@
-"""Fast bodies of a few functions, in C++ for CPUs. Never required: without them the plain bodies do the same work.
+"""Fast bodies of a few functions, in C++ for CPUs and in Triton for CUDA. Never required: the plain bodies do the same.
 
 The native library is compiled once, at first use, into the user's cache (`vn kernels build` does it ahead of time).
 Which body runs is said by `kernels.use("auto" | "eager" | "native")` or the environment variable `VN_KERNELS`:
-`"auto"` takes the native one where it can be built, and warns once where it cannot.
+`"auto"` takes the native one where it can be built, and warns once where it cannot. On CUDA, where triton comes with
+torch, native is Triton; where that is missing or fails, and where torch is told to be deterministic, CUDA has the plain
+bodies.
 """
 
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Literal, get_args
 
 import torch
@@ -20,9 +23,13 @@ from .operators import register
 Body = Literal["auto", "eager", "native"]
 
 
+register()
+
+
 class _State:
     chosen: Body = "auto"
     loaded: bool | None = None  # None: not tried yet
+    triton: bool | None = None
 
 
 def use(body: Body) -> None:
@@ -59,20 +66,26 @@ def _native() -> bool:
     return _State.chosen != "eager" and _try()
 
 
-# Inside a compiled graph the answer is a constant, found in Python, where the library can be loaded. This is what
+def _triton() -> bool:
+    # Gradients at neighbours are added in no fixed order there.
+    return _State.chosen != "eager" and not torch.are_deterministic_algorithms_enabled() and _try_triton()
+
+
+# Inside a compiled graph the answers are constants, found in Python, where libraries can be loaded. This is what
 # torch.compiler.assume_constant_result does, which also imports the whole compiler.
-_native._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_native._dynamo_marked_constant = _triton._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def native(x: Tensor) -> bool:
-    """Whether the native body should work on this tensor: on a CPU, in single or double precision."""
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and _native()
+    """Whether the native body of blocks should work on this tensor: on a CPU or CUDA, in single or double precision."""
+    if x.dtype not in (torch.float32, torch.float64):
+        return False
+    return _triton() if x.device.type == "cuda" else x.device.type == "cpu" and _native()
 
 
 def _load() -> None:
     if not _State.loaded:
         torch.ops.load_library(build())  # type: ignore[no-untyped-call]
-        register()
         _State.loaded = True
 
 
@@ -84,6 +97,22 @@ def _try() -> bool:
             _State.loaded = False
             warnings.warn(f"vector_neurons runs without its native kernels: {error}", stacklevel=2)
     return bool(_State.loaded)
+
+
+def _try_triton() -> bool:
+    if _State.triton is None:
+        _State.triton = find_spec("triton") is not None
+        if _State.triton:
+            try:
+                from . import triton
+
+                triton.probe()
+                triton.register()
+            except Exception as error:  # of many kinds: no C compiler, no driver, a GPU too old or too new
+                _State.triton = False
+                why = str(error).partition("\n")[0]
+                warnings.warn(f"vector_neurons runs without its Triton kernels on CUDA: {why}", stacklevel=2)
+    return _State.triton
 
 
 _environment = os.environ.get("VN_KERNELS", "auto")

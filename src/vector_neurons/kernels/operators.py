@@ -1,4 +1,4 @@
-"""Shapes and gradients of the native operators; registered when the library has been loaded."""
+"""The operators: schemas, shapes and gradients. Bodies are in `native/*.cpp` (CPU) and `triton.py` (CUDA)."""
 
 from typing import Any
 
@@ -7,6 +7,19 @@ from torch import Tensor
 
 Maybe = Tensor | None
 _ops = torch.ops.vector_neurons
+
+SCHEMAS = {
+    "nearest": "(Tensor x, Tensor present, int k, bool include_self, float ulps) -> Tensor",
+    "moments": "(Tensor a, Tensor? b, Tensor? index, int pool, float eps) -> Tensor",
+    "moments_backward": "(Tensor grad, Tensor a, Tensor? b, Tensor? index, int pool, float eps) -> (Tensor, Tensor)",
+    "bend": "(Tensor qa, Tensor? qb, Tensor? ka, Tensor? kb, Tensor? index, Tensor norm, int channels, int pool, "
+    "float slope, float eps) -> Tensor",
+    "bend_backward": "(Tensor grad, Tensor qa, Tensor? qb, Tensor? ka, Tensor? kb, Tensor? index, Tensor norm, "
+    "int channels, int pool, float slope, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "read_pool": "(Tensor x, Tensor mean, Tensor frame) -> (Tensor, Tensor, Tensor)",
+    "read_pool_backward": "(Tensor grad_largest, Tensor grad_average, Tensor where, Tensor x, Tensor mean, "
+    "Tensor frame) -> (Tensor, Tensor, Tensor)",
+}
 
 
 def _groups(a: Tensor, index: Maybe, pool: int) -> Any:
@@ -120,7 +133,9 @@ def _once(ctx: Any, *grads: Tensor) -> None:
 
 
 def register() -> None:
-    """Tell torch, once the library is loaded."""
+    """Tell torch; once, before any body is loaded."""
+    for name, schema in SCHEMAS.items():
+        torch.library.define(f"vector_neurons::{name}", schema)
     register_fake: Any = torch.library.register_fake
     register_fake("vector_neurons::nearest", _shape_of_nearest)
     register_fake("vector_neurons::moments", _shape_of_moments)

@@ -20,7 +20,7 @@ Settings = Callable[[Moments, int], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def applies(x: Tensor | Edges | WithMean) -> bool:
-    """Whether the kernels can work on this: on a CPU, in 3-D, in full precision."""
+    """Whether the kernels can work on this: on a CPU or CUDA, in 3-D, in full precision."""
     tensor = x if isinstance(x, Tensor) else x.x
     return tensor.shape[-2] == 3 and tensor.numel() > 0 and kernels.native(tensor)
 
@@ -48,13 +48,13 @@ def block(
 def batch_norm(x: Tensor, settings: Settings, *, eps: float | None) -> Tensor:
     """The norm alone."""
     channels = x.shape[-1]
-    q = Rows(F.pad(x, (0, padded(channels) - channels)).reshape(1, -1, 3, padded(channels)))
+    q = Rows(x.reshape(1, -1, 3, channels))  # as it is: padding would copy it
     return bend(q, None, _norm(q, settings, channels, 1, eps), channels, 1, 1.0, eps).view(x.shape)
 
 
 def read_pool(x: Tensor, overall: Tensor | None, frame: Tensor) -> tuple[Tensor, Tensor]:
     """Maximum and mean, over points, of what vectors (and with `overall` their mean) are in each point's frame."""
-    mean = x.new_empty(len(x), 3, 0) if overall is None else overall.squeeze(1)
+    mean = x.new_empty(x.shape[0], 3, 0) if overall is None else overall.squeeze(1)
     largest, average, _ = torch.ops.vector_neurons.read_pool(x.contiguous(), mean.contiguous(), frame.contiguous())
     return largest.flatten(1), average.flatten(1)
 
@@ -70,7 +70,7 @@ def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
     if isinstance(x, WithMean):
         own, overall = weight.tensor_split(2, dim=1)
         a, b = F.linear(x.x, own), F.linear(x.mean, overall)
-        return Rows(a.reshape(len(a), -1, 3, len(weight)), b.reshape(len(a), -1, 3, len(weight)))
+        return Rows(a.reshape(a.shape[0], -1, 3, len(weight)), b.reshape(a.shape[0], -1, 3, len(weight)))
     if x.shape[-1] <= FEW:
         return Rows(x.reshape(1, -1, 3, x.shape[-1]), weight.mT.contiguous())
     return Rows(F.linear(x, weight).reshape(1, -1, 3, len(weight)))
@@ -86,4 +86,5 @@ def _norm(q: Rows, settings: Settings | None, channels: int, group: int, eps: fl
         rows = torch.cat([q.a.new_ones(1, channels), q.a.new_zeros(3, channels)])
     else:
         rows = torch.stack(settings(lengths, q.number())).to(q.a.dtype)
-    return F.pad(rows, (0, padded(channels) - channels))
+    width = q.b.shape[-1] if q.b is not None else q.a.shape[-1]
+    return F.pad(rows, (0, width - channels))

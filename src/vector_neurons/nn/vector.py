@@ -316,7 +316,7 @@ class Invariant(nn.Module):
         self, x: Float[Tensor, "batch points 3 channels"], mask: Mask | None = None
     ) -> tuple[Float[Tensor, "batch invariants"], Float[Tensor, "batch invariants"], Frames]:
         """Give the maximum and the mean of the invariants over the points of a cloud, and the frames."""
-        if mask is not None or not fused.applies(x):
+        if mask is not None or x.device.type != "cpu" or not fused.applies(x):  # CUDA has native blocks, not this
             invariants, frame = self.with_frame(x, mask)
             return VF.masked_max(invariants, mask), VF.masked_mean(invariants, [1], mask).squeeze(1), frame
         overall, frame = self._frame(x, mask)

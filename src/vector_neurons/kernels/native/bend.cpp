@@ -267,15 +267,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> bend_backward(const Tensor& g
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(vector_neurons, m) {
-  m.def(
-      "bend(Tensor qa, Tensor? qb, Tensor? ka, Tensor? kb, Tensor? index, Tensor norm, int channels, int pool, "
-      "float slope, float eps) -> Tensor");
-  m.def(
-      "bend_backward(Tensor grad, Tensor qa, Tensor? qb, Tensor? ka, Tensor? kb, Tensor? index, Tensor norm, "
-      "int channels, int pool, float slope, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
-}
-
+// The schemas stand in operators.py: bodies for other devices share them.
 TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) {
   m.impl("bend", &bend);
   m.impl("bend_backward", &bend_backward);

@@ -164,8 +164,4 @@ Tensor nearest(const Tensor& x, const Tensor& present, int64_t k, bool include_s
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(vector_neurons, m) {
-  m.def("nearest(Tensor x, Tensor present, int k, bool include_self, float ulps) -> Tensor");
-}
-
 TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) { m.impl("nearest", &nearest); }

@@ -95,11 +95,6 @@ std::tuple<Tensor, Tensor> moments_backward(const Tensor& grad, const Tensor& a,
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(vector_neurons, m) {
-  m.def("moments(Tensor a, Tensor? b, Tensor? index, int pool, float eps) -> Tensor");
-  m.def("moments_backward(Tensor grad, Tensor a, Tensor? b, Tensor? index, int pool, float eps) -> (Tensor, Tensor)");
-}
-
 TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) {
   m.impl("moments", &moments);
   m.impl("moments_backward", &moments_backward);

@@ -122,13 +122,6 @@ std::tuple<Tensor, Tensor, Tensor> read_pool_backward(const Tensor& grad_largest
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(vector_neurons, m) {
-  m.def("read_pool(Tensor x, Tensor mean, Tensor frame) -> (Tensor, Tensor, Tensor)");
-  m.def(
-      "read_pool_backward(Tensor grad_largest, Tensor grad_average, Tensor where, Tensor x, Tensor mean, Tensor frame) "
-      "-> (Tensor, Tensor, Tensor)");
-}
-
 TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) {
   m.impl("read_pool", &read_pool);
   m.impl("read_pool_backward", &read_pool_backward);

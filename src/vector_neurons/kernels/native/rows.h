@@ -8,7 +8,7 @@
 //   few channels in        a: the input itself          b: a weight (inputs, width) that maps it while it is loaded
 //   anything else          a only
 // Features q have `width` channels, directions k the same, one for all, or none. Rows are (3, width), the width padded
-// to a multiple of LANES with zeros, so that every loop over channels is made of whole SIMD vectors.
+// to a multiple of LANES with zeros, so that every loop over channels is made of whole SIMD vectors (edges must be).
 //
 // The loops are plain: compilers vectorise them for the machine they are told to build for.
 
@@ -93,6 +93,7 @@ Rows<T> rows_of(const Tensor& a, const Maybe& b, const Maybe& index) {
 
 inline Shape shape_of(const Tensor& a, const Maybe& index, int64_t pool) {
   const int64_t rows = a.size(0) * (index ? index->size(1) * index->size(2) : a.size(1));
+  TORCH_CHECK(pool > 0 && rows % pool == 0, rows, " rows do not make groups of ", pool);
   return {rows, rows / pool, pool};
 }
 
@@ -100,7 +101,7 @@ inline void check(const Tensor& a, const Maybe& b, const Maybe& index, bool feat
   const int64_t width = mapped(b) ? b->size(1) : a.size(3);
   TORCH_CHECK(a.dim() == 4 && a.size(2) == 3 && a.is_contiguous(),
               "rows must be contiguous (clouds, points, 3, width)");
-  TORCH_CHECK(!feature || width % LANES == 0, "the width must be a multiple of ", LANES);
+  TORCH_CHECK(!index || !feature || width % LANES == 0, "the width of edges must be a multiple of ", LANES);
   TORCH_CHECK(!b || (b->is_contiguous() && b->scalar_type() == a.scalar_type()), "both rows need one type, contiguous");
   TORCH_CHECK(!mapped(b) || (!index && b->size(0) == a.size(3)), "a weight maps the channels of rows that exist");
   TORCH_CHECK(!index || (index->is_contiguous() && index->scalar_type() == at::kLong), "indices must be int64");

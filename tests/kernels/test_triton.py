@@ -1,0 +1,290 @@
+"""The Triton operators without a GPU: run in Triton's interpreter against the plain mathematics and C++, and compiled.
+
+Triton decides at its import whether to interpret, so both happen in processes of their own, which run this file.
+"""
+
+import os
+import subprocess
+import sys
+from functools import partial
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import vector_neurons as vn
+from vector_neurons import kernels
+from vector_neurons.geometry import neighbours
+from vector_neurons.nn import functional as VF
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+
+CLOUDS, POINTS = 2, 7
+
+
+class Case(NamedTuple):
+    """What an operator is given; the graph's edges, or points."""
+
+    graph: bool = True
+    second: bool = True
+    direction: str = "each"
+    eps: float = -1.0
+    pool: bool = True
+    k: int = 3
+    channels: int = 21
+    mapped: bool = False  # rows are images of few channels, the second operand is their weight
+
+
+CASES = {
+    "edges": Case(),
+    "edges-unpooled": Case(pool=False),
+    "edges-shared": Case(direction="shared"),
+    "edges-none": Case(direction="none"),
+    "edges-eps": Case(eps=1e-2),
+    "edges-shared-eps-unpooled": Case(direction="shared", eps=1e-2, pool=False),
+    "edges-without-second": Case(second=False),
+    "edges-k-1": Case(k=1),
+    "edges-one-channel": Case(channels=1),
+    "points": Case(graph=False, pool=False),
+    "points-shared": Case(graph=False, pool=False, direction="shared"),
+    "points-pooled-eps": Case(graph=False, eps=1e-2, k=POINTS),
+    "points-alone": Case(graph=False, pool=False, second=False),
+    "points-wide": Case(graph=False, pool=False, channels=300),
+    "points-mapped": Case(graph=False, pool=False, mapped=True),
+    "points-mapped-shared": Case(graph=False, pool=False, mapped=True, direction="shared"),
+    "points-none": Case(graph=False, pool=False, second=False, direction="none"),
+}
+COMPILED = {"edges": torch.float32, "edges-shared": torch.float64, "edges-k-1": torch.float32, "points": torch.float32}
+LAYERS = {
+    "edge-conv": lambda: vn.EdgeConv(6, 21, k=4),
+    "edge-conv-max": lambda: vn.EdgeConv(6, 21, k=4, pool="max"),
+    "block": lambda: vn.Block(6, 21),
+    "block-eps-shared": lambda: vn.Block(6, 21, eps=1e-6, shared_direction=True),
+    "batch-norm": lambda: vn.BatchNorm(6),
+    "invariant": lambda: vn.Invariant(6),
+}
+
+
+def given(case, dtype):
+    """Operands with a zero row, a zero direction, and directions too short beside the others of their row."""
+    make = torch.Generator().manual_seed(0)
+
+    def rows(points, channels):
+        x = torch.randn(CLOUDS, points, 3, channels, dtype=dtype, generator=make)
+        x[0, 0] = 0
+        return F.pad(x, (0, 0 if channels == 1 and case.channels > 1 else -channels % 8))
+
+    others = POINTS if case.graph else 1
+    along = {"each": case.channels, "shared": 1, "none": 0}[case.direction]
+    qa, qb = rows(POINTS, case.channels), rows(others, case.channels) if case.second else None
+    ka, kb = rows(POINTS, along) if along else None, rows(others, along) if along and case.second else None
+    if case.mapped:
+        qa, ka = torch.randn(2, CLOUDS, POINTS, 3, 2, dtype=dtype, generator=make)
+        qb, kb = qb[1, 0, :2].contiguous(), kb[1, 0, :2].contiguous()
+        qa[0, 0] = ka[0, 0] = 0
+    elif along > 1:
+        for k in (ka,) if kb is None else (ka, kb):
+            k[..., 0] *= 1e-5
+    index = torch.randint(POINTS, (CLOUDS, POINTS, case.k), generator=make) if case.graph else None
+    if index is not None:
+        index[0, 0, 0] = 0  # the zero row
+    scale, shift, centre = torch.rand(3, case.channels, dtype=dtype, generator=make) + 0.5
+    norm = F.pad(torch.stack([scale, shift, centre, torch.full_like(scale, 0.7)]), (0, -case.channels % 8))
+    return qa, qb, ka, kb, index, norm
+
+
+def run(operators, case, dtype):
+    """Everything the four operators say."""
+    qa, qb, ka, kb, index, norm = given(case, dtype)
+    pool = case.k if case.pool else 1
+    lengths = qa, qb, index, case.k if case.graph else pool, max(case.eps, 0.0)
+    bends = qa, qb, ka, kb, index, norm, case.channels, pool, 0.2, case.eps
+    bent = operators.bend(*bends)
+    sums = operators.moments(*lengths)
+    found = {"bend": bent, "moments": sums}
+    found |= zip(("qa", "qb", "ka", "kb", "norm"), operators.bend_backward(gradient(bent), *bends), strict=True)
+    found |= zip(("moments a", "moments b"), operators.moments_backward(gradient(sums), *lengths), strict=True)
+    return found
+
+
+def gradient(y):
+    return torch.randn(y.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(y.dtype)
+
+
+def plain(case, dtype):
+    """The same by autograd, in float64, rows and all."""
+    *tensors, index, norm = given(case, dtype)
+    tensors = [None if x is None else x.double().requires_grad_() for x in (*tensors, norm)]
+    qa, qb, ka, kb, norm = tensors
+
+    def rows(a, b):
+        if case.mapped:
+            return (a @ b).flatten(0, 1)
+        if index is None:
+            return (a if b is None else a + b).flatten(0, 1)
+        x = neighbours.gather(a, index)
+        return (x if b is None else x + b.unsqueeze(2)).flatten(0, 2)
+
+    q, (scale, shift, centre, floor) = rows(qa, qb), norm
+    n = VF.norm(q) + max(case.eps, 0.0)
+    y = (q * ((scale * (n - centre) + shift) / n.maximum(floor.detach())).unsqueeze(1))[..., : case.channels]
+    if ka is not None:
+        k = rows(ka, kb)[..., : case.channels]
+        squares = k.square().sum(1, keepdim=True)
+        least = (1e-6 * squares.mean(-1, keepdim=True)).clamp_min(torch.finfo(dtype).tiny ** 0.5).detach()
+        squares = squares.where(squares >= least, least) if case.eps < 0 else squares + case.eps
+        y = y - 0.8 * (y * k).sum(1, keepdim=True).clamp_max(0) / squares * k
+    bent = y.unflatten(0, (-1, case.k if case.pool else 1)).mean(1)
+    sums = torch.stack([n.sum(0), n.square().sum(0)])
+    weight = gradient(bent.to(dtype)).double()
+    known = [x for x in tensors if x is not None]
+    back = iter(torch.autograd.grad((bent * weight).sum(), known, retain_graph=True))
+    backs = [torch.zeros(0) if x is None else next(back) for x in tensors]
+    of_sums = iter(torch.autograd.grad((sums * gradient(sums)).sum(), [x for x in (qa, qb) if x is not None]))
+    found = {"bend": bent, "moments": sums} | dict(zip(("qa", "qb", "ka", "kb", "norm"), backs, strict=True))
+    return found | {"moments a": next(of_sums), "moments b": next(of_sums, torch.zeros(0))}
+
+
+def run_layer(name):
+    """Output and gradients of a layer in training."""
+    torch.manual_seed(0)
+    layer = LAYERS[name]().double()
+    x = torch.randn(CLOUDS, POINTS, 3, 6, dtype=torch.float64, requires_grad=True)
+    y = layer(x)
+    y = y[0] if isinstance(y, tuple) else y
+    (y * gradient(y)).sum().backward()
+    return [y.detach(), x.grad, *(p.grad for p in layer.parameters() if p.grad is not None), *layer.buffers()]
+
+
+def interpret(path):
+    """In a process of its own: run the operators, and layers on them."""
+    from vector_neurons.kernels import triton
+
+    triton.FEW = 3  # several programs, the last of them with rows that do not exist, also on so few points
+    dtypes = torch.float32, torch.float64
+    found = {(name, dtype): run(triton, case, dtype) for name, case in CASES.items() for dtype in dtypes}
+    triton.register("cpu")
+    torch.library.impl("vector_neurons::nearest", "cpu", lambda x, _, k, own, __: neighbours._search(x, k, own, None))
+    kernels._State.loaded = True  # the operators now have bodies, though not those in C++
+    launch, launched = triton._Launch.__call__, []
+    triton._Launch.__call__ = lambda *args, **kwargs: launched.append(args[1]) or launch(*args, **kwargs)
+    for name in LAYERS:
+        launched.clear()
+        result = run_layer(name)
+        found[name] = result, len(launched)
+    torch.save(found, path)
+
+
+def compile(path):
+    """In a process of its own: compile what a launch would, for a GPU that is not there."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    from vector_neurons.kernels import triton as operators
+
+    class Driver:
+        def get_current_device(self):
+            return 0
+
+        def get_current_stream(self, device):
+            return 0
+
+        def get_current_target(self):
+            return GPUTarget("cuda", 80, 32)
+
+    class Compiled(NamedTuple):
+        kernel: object
+
+        def __getitem__(self, grid):
+            return lambda *args, **kwargs: sizes.append(
+                len(self.kernel.warmup(*args, grid=grid, **kwargs).asm["cubin"])
+            )
+
+    sizes = []
+    triton.runtime.driver.set_active(Driver())
+    for name in ("moments", "moments_back", "bend", "bend_back"):
+        setattr(operators.programs, name, Compiled(getattr(operators.programs, name)))
+    for name, dtype in COMPILED.items():
+        run(operators, CASES[name], dtype)
+    torch.save(sizes, path)
+
+
+def elsewhere(what, folder, **environment):
+    path = folder / f"{what}.pt"
+    environment = os.environ | {"TRITON_CACHE_DIR": str(folder), "PYTHONWARNINGS": "error"} | environment
+    done = subprocess.run([sys.executable, __file__, what, path], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return torch.load(path)
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory):
+    return elsewhere("interpret", tmp_path_factory.mktemp("triton"), TRITON_INTERPRET="1")
+
+
+def assert_near(found, wanted, tolerance):
+    assert found.keys() == wanted.keys()
+    for name, x in found.items():
+        y = wanted[name]
+        assert x.shape == y.shape, name
+        assert x.isfinite().all(), name
+        assert x.numel() == 0 or (x - y).abs().max() <= tolerance * y.abs().max(), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("body", ["plain", "native"])
+@pytest.mark.parametrize("name", CASES)
+def test_operators(interpreted, name, dtype, body):
+    if body == "native":
+        if "native" not in kernels.available():
+            pytest.skip("no C++ compiler here")
+        wanted = run(torch.ops.vector_neurons, CASES[name], dtype)
+        assert all(interpreted[name, dtype][key].dtype == x.dtype for key, x in wanted.items())
+    else:
+        wanted = plain(CASES[name], dtype)
+    assert_near(interpreted[name, dtype], wanted, 1e-5 if dtype == torch.float32 else 1e-13)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(interpreted, name):
+    found, launched = interpreted[name]
+    with kernels.using("eager"):
+        wanted = run_layer(name)
+    assert launched >= 4  # of each kernel one
+    assert_near(dict(enumerate(found)), dict(enumerate(wanted)), 1e-11)
+
+
+def test_compiles_for_cuda(tmp_path):
+    sizes = elsewhere("compile", tmp_path)
+    assert len(sizes) == 4 * len(COMPILED)
+    assert min(sizes) > 1000
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_is_not_used(monkeypatch):
+    monkeypatch.setattr(kernels._State, "triton", None)
+    with pytest.warns(UserWarning, match="without its Triton kernels"):
+        assert not kernels._try_triton()
+
+
+def test_who_has_a_native_body(monkeypatch):
+    monkeypatch.setattr(kernels, "_try_triton", lambda: True)
+    with torch._subclasses.FakeTensorMode():
+        cuda = partial(torch.empty, 1, device="cuda")
+        assert kernels.native(cuda())
+        assert kernels.native(cuda(dtype=torch.float64))
+        assert not kernels.native(cuda(dtype=torch.float16))
+        assert not kernels.native(torch.empty(1, device="meta"))
+        with kernels.using("eager"):
+            assert not kernels.native(cuda())
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert not kernels.native(cuda())
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+
+if __name__ == "__main__":
+    {"interpret": interpret, "compile": compile}[sys.argv[1]](sys.argv[2])
