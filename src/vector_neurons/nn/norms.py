@@ -76,7 +76,7 @@ class BatchNorm(nn.Module):
             sums = moments()
             number: int | Tensor = count
             if self.training and sync.shared():
-                sums, number = sync.total(sums), sync.total(torch.tensor(count, dtype=sums.dtype))
+                sums, number = sync.total(sums), sync.total(sums.new_tensor(count))
             else:
                 check_enough(count)
             mean, square = sums / number
