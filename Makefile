@@ -12,7 +12,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:
-	@echo "make demo   set up, then turn a cloud in front of a vector and a scalar network"
+	@echo "make demo   set up, then train DGCNN and VN-DGCNN upright and test them in any pose: demo/report.html"
 	@echo "make test   set up, then lint, type check and run the whole test suite"
 	@echo "make slow   the tests marked slow"
 	@echo "make bench  the published formulation against this library: docs/speed.md, half an hour"
@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)
-	@$(BIN)/python examples/turn_a_cloud.py
+	@$(BIN)/python examples/demo.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -5,14 +5,21 @@ import sys
 VERBS = {
     "check": "is a module equivariant? a row per layer, and the first one that breaks",
     "convert": "the authors' checkpoints as models of this library",
-    "kernels": "build the native kernels ahead of time",
     "data": "published data sets and your own files as packs, for training",
+    "evaluate": "the test set under rotations, any number of times",
+    "kernels": "build the native kernels ahead of time",
+    "tables": "the paper's tables, trained and tested here, beside the paper's numbers",
+    "train": "train a network, or go on with it",
     "view": "a picture of a data set, parts in colour",
 }
 
 
 class UserError(Exception):
     """A mistake of the user's: shown as one line, without a traceback."""
+
+    def __init__(self, message: str, code: int = 2) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def main() -> None:
@@ -38,12 +45,17 @@ def main() -> None:
 
     import tyro
 
-    command = import_module(f".{verb}", __package__).run
+    module = import_module(f".{verb}", __package__)
     try:
-        sys.exit(tyro.cli(command, prog=f"vn {verb}", args=arguments[1:]))
+        # A verb whose defaults depend on its arguments reads them itself.
+        read = getattr(module, "read", None)
+        sys.exit(read(arguments[1:]) if read else tyro.cli(module.run, prog=f"vn {verb}", args=arguments[1:]))
     except UserError as error:
         print(f"vn {verb}: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.code)
+    except KeyboardInterrupt:
+        print(f"vn {verb}: interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 def _help() -> str:

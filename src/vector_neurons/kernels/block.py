@@ -34,11 +34,10 @@ class Rows(NamedTuple):
         return self.a.shape[0] * per_cloud
 
 
-def moments(q: Rows, pool: int, eps: float | None) -> tuple[Tensor, Tensor]:
-    """Mean and (biased) variance of the length of each channel over all rows, in float64."""
+def moments(q: Rows, pool: int, eps: float | None) -> Tensor:
+    """Sums over all rows of each channel's length and of its square, `(2, width)`, in float64."""
     sums: Tensor = torch.ops.vector_neurons.moments(*q, pool, eps or 0.0)
-    mean, square = sums / q.number()
-    return mean, (square - mean.square()).clamp_min(0)
+    return sums
 
 
 def bend(q: Rows, k: Rows | None, norm: Tensor, channels: int, pool: int, slope: float, eps: float | None) -> Tensor:

@@ -13,8 +13,9 @@ from .unbuilt import Edges, WithMean
 # Features of so few channels are mapped inside the kernels; their images would be far larger than they are.
 FEW = 9
 
-Moments = Callable[[], tuple[Tensor, Tensor]]
-# Scale, shift, centre and floor of every channel, from the moments of its lengths and the number of elements.
+Moments = Callable[[], Tensor]
+# Scale, shift, centre and floor of every channel, from the sums of its lengths and of their squares, and the number
+# of elements.
 Settings = Callable[[Moments, int], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
@@ -85,9 +86,8 @@ def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
 def _norm(q: Rows, settings: Settings | None, channels: int, group: int, eps: float | None) -> Tensor:
     """The settings as the kernels take them, `(4, width)`, with zeros for the padding; None leaves lengths alone."""
 
-    def lengths() -> tuple[Tensor, Tensor]:
-        mean, variance = moments(q, group, eps)
-        return mean[:channels], variance[:channels]
+    def lengths() -> Tensor:
+        return moments(q, group, eps)[:, :channels]
 
     if settings is None:
         rows = torch.cat([q.a.new_ones(1, channels), q.a.new_zeros(3, channels)])

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from ..typing import Mask, Norm, Vectors
 from . import functional as VF
-from . import fused
+from . import fused, sync
 from .checks import check_vectors
-from .shared import NoNorm, check_enough, learn, masked_batch_norm, rows_of
+from .shared import NoNorm, batch_mean, check_enough, learn, masked_batch_norm, rows_of
 
 
 class BatchNorm(nn.Module):
@@ -60,24 +60,29 @@ class BatchNorm(nn.Module):
     ) -> Float[Tensor, " channels"]:
         """Each channel's mean length: of the batch in training, of the past in evaluation."""
         if self.bn.training or self.bn.running_mean is None:
-            lengths = lengths.detach()
-            return lengths.mean(0) if mask is None else lengths.where(mask.unsqueeze(-1), 0).sum(0) / mask.sum()
+            return batch_mean(lengths.detach(), mask, share=self.bn.training and sync.shared())[0]
         past = self.bn.running_mean.to(lengths.dtype)
         return past.exp() if self.mode == "log" else past
 
     def fusable(self, mask: Mask | None) -> bool:
         """Whether the kernels know this norm; they know no padding, which only training would have to leave out."""
         return self.mode == "norm" and not (
-            self.training and (mask is not None or isinstance(self.bn, nn.SyncBatchNorm))
+            self.bn.training and (mask is not None or isinstance(self.bn, nn.SyncBatchNorm))
         )
 
     def settings(self, moments: fused.Moments, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of every channel: scale, shift and centre of its lengths, and the length below which a vector has that."""
         if self.bn.training or self.bn.running_mean is None or self.bn.running_var is None:
-            check_enough(count)
-            mean, variance = moments()
+            sums = moments()
+            number: int | Tensor = count
+            if self.bn.training and sync.shared():
+                sums, number = sync.total(sums), sync.total(sums.new_tensor(count))
+            else:
+                check_enough(count)
+            mean, square = sums / number
+            variance = (square - mean.square()).clamp_min(0)
             if self.bn.training and self.bn.track_running_stats:
-                learn(self.bn, mean, variance, count)
+                learn(self.bn, mean, variance, number)
         else:
             mean, variance = self.bn.running_mean.double(), self.bn.running_var.double()
         scale = self.bn.weight * (variance + self.bn.eps).rsqrt()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..geometry.neighbours import knn
 from ..typing import BlockOptions, Mask, Neighbours, Pool
+from . import sync
 from .functional import mask_like
 from .fused import autocast
 from .unbuilt import Edges, WithMean
@@ -45,9 +46,9 @@ def masked_batch_norm(bn: AnyBatchNorm, rows: Tensor, mask: Tensor | None) -> Te
     if not bn.training and bn.running_mean is not None and bn.running_var is not None:
         mean, variance = bn.running_mean, bn.running_var
     else:
-        mean, variance = batch_statistics(rows, mask)
+        mean, variance, count = batch_statistics(rows, mask, share=bn.training and sync.shared())
         if bn.training and bn.track_running_stats:
-            learn(bn, mean, variance, len(rows) if mask is None else mask.sum())
+            learn(bn, mean, variance, count)
     return torch.addcmul(bn.bias, rows - mean, bn.weight * (variance + bn.eps).rsqrt())
 
 
@@ -57,18 +58,28 @@ def check_enough(elements: int) -> None:
         raise ValueError(f"batch norm in training mode needs more than one element to learn from, got {elements}")
 
 
-def batch_statistics(rows: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and (biased) variance of each column of `rows` `(M, C)`, over the rows that exist.
+def batch_statistics(rows: Tensor, mask: Tensor | None, *, share: bool = False) -> tuple[Tensor, Tensor, int | Tensor]:
+    """Mean and (biased) variance of each column of `rows` `(M, C)`, over the rows that exist, and their number.
 
     By two plain sums: torch's batch norm and `var_mean` add up row by row, which costs a float64 gradient two digits.
+    With `share`, over the rows of all processes.
     """
-    check_enough(len(rows))
-    if mask is None:
-        mean = rows.mean(0)
-        return mean, (rows - mean).square().mean(0)
-    present, count = mask.unsqueeze(-1), mask.sum()
-    mean = rows.where(present, 0).sum(0) / count
-    return mean, (rows - mean).where(present, 0).square().sum(0) / count
+    if not share:
+        check_enough(len(rows))
+    mean, count = batch_mean(rows, mask, share=share)
+    variance, _ = batch_mean((rows - mean).square(), mask, share=share)
+    return mean, variance, count
+
+
+def batch_mean(rows: Tensor, mask: Tensor | None, *, share: bool) -> tuple[Tensor, int | Tensor]:
+    """Mean over the rows that exist, and their number; with `share` of all processes."""
+    if mask is None and not share:
+        return rows.mean(0), len(rows)
+    present = rows.new_ones(len(rows), 1, dtype=torch.bool) if mask is None else mask.unsqueeze(-1)
+    sums, count = rows.where(present, 0).sum(0), present.sum()
+    if share:
+        sums, count = sync.total(sums), sync.total(count)
+    return sums / count, count
 
 
 @torch.no_grad()
@@ -78,6 +89,7 @@ def learn(bn: AnyBatchNorm, mean: Tensor, variance: Tensor, count: int | Tensor)
     past_mean, past_variance = bn.get_buffer("running_mean"), bn.get_buffer("running_var")
     # Without a momentum, all batches since the start count alike.
     share = bn.get_buffer("num_batches_tracked").to(mean.dtype).reciprocal() if bn.momentum is None else bn.momentum
+    count = count.to(variance.dtype) if isinstance(count, Tensor) else count
     unbiased = variance * (count / (count - 1))
     past_mean.lerp_(mean.to(past_mean.dtype), share)
     past_variance.lerp_(unbiased.to(past_variance.dtype), share)

@@ -1,5 +1,5 @@
 """Pictures of clouds. Heavy packages are imported where they are used; one that is missing is named in one line."""
 
-from . import stills
+from . import page, stills
 
-__all__ = ["stills"]
+__all__ = ["page", "stills"]

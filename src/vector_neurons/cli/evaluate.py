@@ -1,0 +1,39 @@
+"""`vn evaluate RUN --rotations SO3 --times 5`: the best model of a run on the test set."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from ..training import joined, read_settings, results
+from ..typing import Rotations
+from . import UserError
+from .train import one_line
+
+
+def run(
+    run: Annotated[Path, tyro.conf.arg(metavar="RUN")],
+    /,
+    *,
+    rotations: tuple[Rotations, ...] | None = None,
+    times: int = 1,
+    device: str | None = None,
+) -> int:
+    """Test the best model of a run on the test set; the results are added to its test.json.
+
+    Args:
+        run: folder of the run.
+        rotations: kinds of poses, by default those the run was to be tested under.
+        times: how often, each time with another fixed pose of every cloud: mean ± standard deviation.
+        device: cpu, cuda or cuda:1, by default that of the training.
+    """
+    if times < 1:
+        raise UserError(f"--times takes 1 or more, got {times}")
+    with one_line():
+        settings = read_settings(run)
+        kinds = rotations or settings.protocol.test_rotations
+        with joined(device or settings.machine.device) as here:
+            tested = results.record(run, kinds, times, here)
+        if here.writes:
+            print(results.lines(tested))
+    return 0

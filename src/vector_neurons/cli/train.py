@@ -1,0 +1,125 @@
+"""`vn train classification --data shapes --neurons vector`: train a network, or go on with it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeVar, get_args
+
+import tyro
+
+from ..data import DataError
+from ..models.store import StoreError
+from ..training import (
+    CheckpointError,
+    Clouds,
+    Machine,
+    Network,
+    Protocol,
+    Recipe,
+    Settings,
+    SettingsError,
+    StoppedError,
+    TrainingError,
+    check,
+    fit,
+    joined,
+    read_settings,
+    results,
+    world,
+)
+from ..training.presets import presets
+from ..training.settings import TaskName
+from . import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Train a network: vn train classification --data shapes --model dgcnn --neurons vector --train-rotations z
+
+    The task, classification or segmentation, comes first; or --resume RUN alone, to go on with a run as if it had not
+    stopped. A run is a folder: settings, metrics, curve, checkpoints. The best epoch on the validation set is tested at
+    the end. Many processes: torchrun --nproc-per-node 2 -m vector_neurons train ...
+    """
+
+    preset: str | None = None
+    """settings of a cell of the paper's tables, such as fast-vn-dgcnn-z or paper-dgcnn-SO3; flags change them"""
+    out: Path | None = None
+    """folder of the run, by default runs/NAME"""
+    resume: Path | None = None
+    """folder of a run to go on with"""
+    clouds: Clouds = field(default_factory=Clouds)
+    network: Network = field(default_factory=Network)
+    recipe: Recipe = field(default_factory=Recipe)
+    protocol: Protocol = field(default_factory=Protocol)
+    machine: Machine = field(default_factory=Machine)
+
+
+def read(arguments: Sequence[str]) -> int:
+    """Read the flags, with the defaults of the preset they name, and train."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    task = _task(arguments)
+    flags = arguments[1:] if task else arguments
+    default = Options()
+    if task and "--preset" in words[:-1]:
+        name = words[words.index("--preset") + 1]
+        chosen = _choose(name, presets(task))
+        default = Options(name, None, None, chosen.clouds, chosen.network, chosen.recipe, chosen.protocol)
+    options = tyro.cli(Options, args=flags, prog="vn train", default=default, config=(tyro.conf.OmitArgPrefixes,))
+    if options.resume is not None:
+        if options != replace(default, resume=options.resume) or task:
+            raise UserError("--resume takes its settings from the run: no task and no other flag goes with it")
+        with one_line():
+            return run(read_settings(options.resume), options.resume, resume=True)
+    if task is None:
+        raise UserError(f"train what? vn train {' or '.join(get_args(TaskName))} [flags], or vn train --resume RUN")
+    settings = Settings(task, options.clouds, options.network, options.recipe, options.protocol, options.machine)
+    return run(settings, options.out or Path("runs") / (options.preset or _name(settings)))
+
+
+def run(settings: Settings, folder: Path, *, resume: bool = False) -> int:
+    """Train, test, and print the result."""
+    with one_line():
+        check(settings, world.expected())
+        with joined(settings.machine.device) as here:
+            progress = fit(settings, folder, here, resume=resume)
+            tested = results.record(folder, settings.protocol.test_rotations, world=here)
+        if here.writes:
+            print(f"{folder}: epoch {progress.best_epoch} was best on the validation set; the test set:")
+            print(results.lines(tested))
+    return 0
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Turn errors that explain themselves into one line; a run stopped by a signal exits as shells expect."""
+    try:
+        yield
+    except StoppedError as error:
+        raise UserError(str(error), code=128 + error.number) from error
+    except (TrainingError, SettingsError, CheckpointError, DataError, StoreError) as error:
+        raise UserError(str(error)) from error
+
+
+def _task(arguments: Sequence[str]) -> TaskName | None:
+    if not arguments or arguments[0].startswith("-"):
+        return None
+    tasks: dict[str, TaskName] = {name: name for name in get_args(TaskName)}
+    return tasks[_choose(arguments[0], {name: name for name in tasks})]
+
+
+def _choose(name: str, among: dict[str, T]) -> T:
+    if name not in among:
+        close = get_close_matches(name, among, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(among)}"
+        raise UserError(f"there is no {name!r}; {hint}")
+    return among[name]
+
+
+def _name(settings: Settings) -> str:
+    network = settings.network
+    words = (settings.task, settings.clouds.data, network.model, network.neurons, settings.protocol.train_rotations)
+    return "-".join(words)

@@ -1,0 +1,7 @@
+"""What a network is trained for: a loss, counts that can be added over batches and processes, and a report of them."""
+
+from .classification import Classification
+from .segmentation import Segmentation
+from .task import Counts, Task, add
+
+__all__ = ["Classification", "Counts", "Segmentation", "Task", "add"]

@@ -1,0 +1,51 @@
+"""Naming the class of a cloud."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..data import Cloud
+from .task import Counts, Task
+
+
+class Classification(Task):
+    """Cross-entropy; `accuracy` over all clouds, `class_accuracy` the mean over classes, both in percent.
+
+    The count is the confusion matrix: `confusion[i, j]` clouds of class i were called j.
+    """
+
+    name = "classification"
+    metric = "accuracy"
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.outputs = tuple(classes)
+
+    def logits(self, model: nn.Module, cloud: Cloud) -> Float[Tensor, "batch classes"]:
+        """What the model says of a batch."""
+        logits: Tensor = model(cloud.points)
+        return logits
+
+    def loss(self, logits: Float[Tensor, "batch classes"], cloud: Cloud, smoothing: float = 0.0) -> Float[Tensor, ""]:
+        """Mean cross-entropy; smoothing gives a share of the truth to all classes alike."""
+        assert cloud.label is not None  # a data set for classification has labels
+        return F.cross_entropy(logits.float(), cloud.label, label_smoothing=smoothing)
+
+    def count(self, logits: Float[Tensor, "batch classes"], cloud: Cloud) -> Counts:
+        """The confusion matrix of a batch."""
+        assert cloud.label is not None
+        classes = len(self.outputs)
+        pairs = cloud.label * classes + logits.argmax(-1)
+        return {"confusion": torch.bincount(pairs, minlength=classes**2).view(classes, classes)}
+
+    def report(self, counts: Counts) -> dict[str, float]:
+        """Accuracies in percent; classes that do not occur have none."""
+        confusion = counts["confusion"].double()
+        right, number = confusion.diagonal(), confusion.sum(1)
+        each = (right / number)[number > 0]
+        return {
+            "accuracy": 100 * (right.sum() / number.sum()).item(),
+            "class_accuracy": 100 * each.mean().item(),
+        }

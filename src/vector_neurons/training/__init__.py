@@ -1,0 +1,33 @@
+"""Training and testing: one loop, runs that survive being stopped, one process or many."""
+
+from . import results, tables, world
+from .checkpoint import CheckpointError
+from .loop import Progress, StoppedError, evaluate, fit, measure, report
+from .run import TrainingError, read_settings
+from .settings import Clouds, Machine, Network, Protocol, Recipe, Settings, SettingsError, check
+from .world import World, joined
+
+__all__ = [
+    "CheckpointError",
+    "Clouds",
+    "Machine",
+    "Network",
+    "Progress",
+    "Protocol",
+    "Recipe",
+    "Settings",
+    "SettingsError",
+    "StoppedError",
+    "TrainingError",
+    "World",
+    "check",
+    "evaluate",
+    "fit",
+    "joined",
+    "measure",
+    "read_settings",
+    "report",
+    "results",
+    "tables",
+    "world",
+]

@@ -1,0 +1,336 @@
+"""Training and testing, from top to bottom; the same for one process and for many.
+
+Whatever is drawn for a step (order, poses, augmentations, dropout) is a function of the seed, the epoch and the step.
+So a run that was stopped goes on as if it had not been, and the number of processes does not change what is seen.
+"""
+
+import copy
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ..data import Dataset
+from ..data.pack import seed_of
+from ..models import Model, store
+from ..tasks import Counts, Task, add
+from ..tasks.task import fixed, real
+from ..typing import Rotations
+from . import checkpoint, optimise, sets
+from .log import Log, keep_metrics
+from .run import CONFIG, TrainingError, create, read_settings
+from .settings import Settings, check
+from .world import World
+
+
+class StoppedError(TrainingError):
+    """A signal came, and the checkpoint is written."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+@dataclass
+class Progress:
+    """How far a run is: epochs done, steps done of this one, and what these have shown so far."""
+
+    epoch: int = 0
+    step: int = 0
+    best: float = -1.0
+    best_epoch: int = 0
+    skipped: int = 0
+    learned: int = 0
+    loss: float = 0.0
+    counts: Counts | None = None
+    seconds: float = 0.0
+
+
+def fit(settings: Settings, folder: Path, world: World | None = None, *, resume: bool = False) -> Progress:
+    """Train a network, or go on with it, in the folder of a run; the test set is not touched.
+
+    The folder gets `config.json`, `metrics.jsonl`, `curve.png`, the checkpoints `last/` and `best/`: that of the epoch
+    which was best on the validation set.
+    """
+    world = world or World()
+    recipe, machine = settings.recipe, settings.machine
+    check(settings, world.size)
+    if machine.threads is not None:
+        torch.set_num_threads(machine.threads)
+    train, val = _open(settings, ("train", "val"), world)
+    steps = len(train) // recipe.batch
+    if steps == 0:
+        raise TrainingError(f"a --batch of {recipe.batch} is more than the {len(train)} training clouds")
+    task, model = sets.make_task(settings, train), sets.make_network(settings, train).to(world.device)
+    averaged = copy.deepcopy(model) if recipe.ema else None
+    optimiser, progress = optimise.optimiser(model, recipe), Progress()
+    if resume:
+        progress = _restore(folder / "last", model, averaged, optimiser)
+        if world.writes:
+            with writing(folder):
+                keep_metrics(folder, progress.epoch)
+    elif world.writes:
+        with writing(folder):
+            create(folder, settings)
+    forward = torch.compile(model) if machine.compile else model
+    meaning = store.Meaning(classes=task.outputs)
+    log = Log(folder, epochs=recipe.epochs, quiet=not world.writes)
+    saved = time.monotonic()
+
+    def save() -> None:
+        nonlocal saved
+        if world.writes:
+            with writing(folder):
+                kept = {"averaged": averaged.state_dict() if averaged is not None else None}
+                state = {"progress": asdict(progress), "optimiser": optimiser.state_dict(), **kept}
+                checkpoint.write(folder / "last", model, meaning, state)
+        saved = time.monotonic()
+
+    if not resume:
+        save()  # from here on there is something to resume
+    try:
+        with _signals() as received:
+            while progress.epoch < recipe.epochs:
+                epoch = progress.epoch
+                order = torch.randperm(len(train), generator=_generator(machine.seed, "order", epoch))
+                model.train()
+                while progress.step < steps:
+                    started, step = time.monotonic(), progress.step
+                    optimise.set_rate(optimiser, optimise.rate(recipe, epoch + step / steps))
+                    indices = world.share(order[step * recipe.batch : (step + 1) * recipe.batch])
+                    torch.manual_seed(seed_of(machine.seed, "step", epoch, step, world.rank))
+                    _learn(forward, model, task, train, indices, settings, optimiser, progress, world, folder)
+                    if averaged is not None:
+                        optimise.average(averaged, model, recipe.ema, epoch * steps + step)
+                    progress.step += 1
+                    progress.seconds += time.monotonic() - started
+                    log.step(epoch, progress.step, steps, _so_far(task, progress), recipe.batch)
+                    # All stop together, or those that go on would wait for ever for those that do not.
+                    if world.sum(torch.tensor(len(received))) > 0:
+                        save()
+                        raise _stopped(received, folder)
+                    if time.monotonic() - saved > 60 * machine.checkpoint_minutes:
+                        save()
+                tested = model if averaged is None else averaged
+                kind = settings.protocol.train_rotations
+                shown = report(task, measure(tested, task, val, settings, kind, world))
+                seconds = progress.seconds
+                line = {
+                    "epoch": epoch + 1,
+                    "train_rotations": kind,
+                    "val_rotations": kind,
+                    "points": sets.points_at(settings, epoch),
+                    "rate": optimise.rate(recipe, epoch + (steps - 1) / steps),
+                    "train": _so_far(task, progress),
+                    "val": shown,
+                    "skipped": progress.skipped,
+                    "time": {"seconds": seconds, "clouds_per_second": steps * recipe.batch / max(seconds, 1e-9)},
+                }
+                if shown[task.metric] > progress.best:
+                    progress.best, progress.best_epoch = shown[task.metric], epoch + 1
+                    if world.writes:
+                        with writing(folder):
+                            checkpoint.write(folder / "best", tested, meaning)
+                progress = Progress(epoch + 1, 0, progress.best, progress.best_epoch, progress.skipped)
+                with writing(folder):
+                    log.epoch(line, steps, task.metric)
+                save()
+    finally:
+        log.close(task.metric)
+    world.wait()
+    return progress
+
+
+def _learn(
+    forward: Any,
+    model: Model,
+    task: Task,
+    data: Dataset,
+    indices: Tensor,
+    settings: Settings,
+    optimiser: torch.optim.Optimizer,
+    progress: Progress,
+    world: World,
+    folder: Path,
+) -> None:
+    """One step of the optimiser, on this process's share of a batch."""
+    recipe, machine = settings.recipe, settings.machine
+    buffers = [b.clone() for b in model.buffers()] if machine.skip_bad_batches else []
+    optimiser.zero_grad()
+    losses, counts, cloud = [], None, None
+    for part in indices.tensor_split(recipe.accumulate):
+        cloud = sets.training_batch(data, part, settings, progress.epoch).to(world.device)
+        with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=machine.bf16):
+            logits = task.logits(forward, cloud)
+        loss = task.loss(logits, cloud, recipe.smoothing)
+        (loss / recipe.accumulate).backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+        counts = add(counts, task.count(logits.detach(), cloud))
+    world.average_gradients(model)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), recipe.clip or torch.inf)
+    mean = torch.stack(losses).double().mean()
+    bad = world.sum((~(mean.isfinite() & norm.isfinite())).long()) > 0
+    if bad:
+        if not machine.skip_bad_batches:
+            assert cloud is not None
+            kept = {"points": cloud.points, "indices": indices}
+            kept |= {name: x for name in ("label", "parts") if (x := getattr(cloud, name)) is not None}
+            file = folder / f"bad-batch-{world.rank}.safetensors"
+            with writing(folder):
+                save_file({name: x.contiguous() for name, x in kept.items()}, file)
+            raise TrainingError(
+                f"the loss or its gradient is not finite in step {progress.step + 1} of epoch {progress.epoch + 1};"
+                f" the batch is in {file}, and --skip-bad-batches would leave it out"
+            )
+        for buffer, before in zip(model.buffers(), buffers, strict=True):
+            buffer.data.copy_(before)  # statistics may have learned from the bad batch
+        progress.skipped += 1
+        return
+    optimiser.step()
+    progress.loss += (world.sum(mean) / world.size).item()
+    progress.learned += 1
+    assert counts is not None
+    progress.counts = add(progress.counts, {name: world.sum(x) for name, x in counts.items()})
+
+
+@torch.no_grad()
+def measure(
+    model: nn.Module,
+    task: Task,
+    data: Dataset,
+    settings: Settings,
+    kind: Rotations,
+    world: World | None = None,
+    *,
+    turn: int = 0,
+) -> Counts:
+    """The counts of a whole data set, every cloud once, in its fixed pose number `turn`.
+
+    Batches are the same whatever the number of processes, which take them in turn.
+    """
+    world = world or World()
+    model.eval()
+    batches = torch.split(torch.arange(len(data)), settings.recipe.batch)
+    counts: Counts | None = None
+    # A process without a batch counts nothing of the first one, so that there is something to add.
+    for number in range(world.rank, max(len(batches), world.rank + 1), world.size):
+        indices = batches[number] if number < len(batches) else batches[0]
+        cloud = sets.posed_batch(data, indices, settings.clouds.points, kind, settings.machine.seed, turn)
+        cloud = cloud.to(world.device)
+        with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=settings.machine.bf16):
+            logits = task.logits(model, cloud)
+        if number >= len(batches):
+            logits, cloud = logits[:0], cloud.map(lambda x: x[:0])
+        clouds = torch.tensor(len(cloud.points), device=world.device)
+        loss = fixed(task.loss(logits, cloud)) * clouds if len(cloud.points) else clouds
+        counts = add(counts, task.count(logits, cloud) | {"loss": loss, "clouds": clouds})
+    assert counts is not None
+    return {name: world.sum(x) for name, x in counts.items()}
+
+
+def report(task: Task, counts: Counts) -> dict[str, float]:
+    """The loss and what the task reports."""
+    return {"loss": (real(counts["loss"]) / counts["clouds"]).item(), **task.report(counts)}
+
+
+def evaluate(
+    folder: Path, rotations: Sequence[Rotations], times: int = 1, world: World | None = None
+) -> tuple[Task, dict[Rotations, list[Counts]]]:
+    """Test the best model of a run on the test set, in `times` poses of each cloud: the task, the counts each time."""
+    world = world or World()
+    settings = read_settings(folder)
+    if settings.machine.threads is not None:
+        torch.set_num_threads(settings.machine.threads)
+    best, _ = checkpoint.read(folder / "best")
+    model = store.load(best).to(world.device)
+    (data,) = _open(settings, ("test",), world)
+    task = sets.make_task(settings, data)
+    return task, {
+        kind: [measure(model, task, data, settings, kind, world, turn=turn) for turn in range(times)]
+        for kind in rotations
+    }
+
+
+def _so_far(task: Task, progress: Progress) -> dict[str, float]:
+    """Loss and metrics of the epoch up to here; not a number if there was nothing to learn from."""
+    if progress.counts is None:
+        return {"loss": float("nan"), task.metric: float("nan")}
+    return {"loss": progress.loss / progress.learned, **task.report(progress.counts)}
+
+
+def _open(settings: Settings, splits: Sequence[str], world: World) -> list[Dataset]:
+    """Open data sets, the first process before the others: it may have files to make."""
+    if not world.writes:
+        world.wait()
+    opened = [sets.open_set(settings.clouds, split) for split in splits]
+    if world.writes:
+        world.wait()
+    return opened
+
+
+def _restore(last: Path, model: Model, averaged: nn.Module | None, optimiser: torch.optim.Optimizer) -> Progress:
+    folder, state = checkpoint.read(last)
+    if state is None:
+        raise checkpoint.CheckpointError(f"{folder} has no state of a training, only weights")
+    try:
+        model.load_state_dict(load_file(folder / store.WEIGHTS))
+        optimiser.load_state_dict(state["optimiser"])
+        if averaged is not None:
+            averaged.load_state_dict(state["averaged"])
+        return Progress(**state["progress"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise checkpoint.CheckpointError(f"{folder} does not fit {last.parent / CONFIG}: {error}") from error
+
+
+def _generator(*parts: object) -> torch.Generator:
+    return torch.Generator().manual_seed(seed_of(*parts))
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Say in one line that a folder cannot be written to."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, TrainingError):
+            raise
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+        raise TrainingError(f"cannot write to {folder}: {why}; checkpoints written before are as they were") from error
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Note SIGTERM and SIGINT instead of dying of them; the second one kills."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        for again in before:
+            signal.signal(again, signal.SIG_DFL)
+
+    before: dict[signal.Signals, Any] = {}
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, note)
+    except ValueError:
+        pass  # not the main thread: whoever runs it sees to signals
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stopped(received: list[int], folder: Path) -> StoppedError:
+    number = received[0] if received else signal.SIGTERM
+    name = signal.Signals(number).name
+    return StoppedError(f"stopped by {name}; go on with: vn train --resume {folder}", number)

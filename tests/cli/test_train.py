@@ -1,0 +1,124 @@
+"""`vn train` and `vn evaluate`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SMALL = ["--size", 42, "--epochs", 1, "--points", 64, "--k", 8, "--batch", 14]
+SMALL += ["--widths", 12, 24, "--embedding", 48, "--hidden", 16]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run, made by `python -m vector_neurons`."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    flags = ["--data", "shapes", "--model", "dgcnn", "--neurons", "vector", "--train-rotations", "z"]
+    flags += ["--test-rotations", "z", "SO3", "--threads", "1", "--out", str(folder)]
+    command = [sys.executable, "-m", "vector_neurons", "train", "classification", *flags, *map(str, SMALL)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "epoch 1/1  loss" in done.stderr  # not a terminal: plain lines
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["rotations", "z", "SO3"]
+    return folder
+
+
+def test_evaluate_prints_mean_and_spread(run, vn_command):
+    code, out, _ = vn_command("evaluate", run, "--rotations", "SO3", "--times", 3)
+    assert code == 0
+    assert "±" in out
+    assert len(json.loads((run / "test.json").read_text())["SO3"]) == 3
+
+
+def test_a_finished_run_can_be_resumed(run, vn_command):
+    assert vn_command("train", "--resume", run)[0] == 0
+
+
+def test_a_preset_gives_defaults_that_flags_change(tmp_path, vn_command):
+    few = ["--size", 42, "--epochs", 1, "--points", 64, "--pool", 64, "--early-points", 32, "--batch", 14]
+    code, _, err = vn_command(
+        "train", "classification", "--preset", "fast-pointnet-z", "--out", tmp_path / "run", "--embedding", 48, *few
+    )
+    assert code == 0, err
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["network"]["model"], config["network"]["neurons"]) == ("pointnet", "scalar")
+    assert (config["recipe"]["ema"], config["recipe"]["batch"]) == (0.998, 14)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "train what?"),
+        (["clasification"], "did you mean classification?"),
+        (["classification", "--preset", "fast-vn-dgcn-z"], "did you mean fast-vn-dgcnn-z?"),
+        (["segmentation", "--data", "modelnet40"], "no parts"),
+        (["classification", "--points", "4096"], "--pool"),
+        (["classification", "--neurons", "scalar", "--frame", "linear"], "vector neurons"),
+        (["classification", "--device", "cuda:77"], "CUDA"),
+        (["classification", "--device", "toaster"], "--device"),
+        (["classification", "--out", "/proc/run", "--size", "42"], "cannot write to /proc/run"),
+        (["--resume", "/nowhere"], "holds no run"),
+        (["classification", "--resume", "/nowhere"], "no other flag"),
+        (["--resume", "/nowhere", "--epochs", "3"], "no other flag"),
+        (["classification", "--data", "modelnet40", "--data-root", "/nowhere"], "modelnet40"),
+    ],
+)
+def test_mistakes_are_one_line(vn_command, arguments, line):
+    code, out, err = vn_command("train", *arguments)
+    assert (code, out) == (2, "")
+    assert line in err
+    assert err.count("\n") == 1
+
+
+def test_a_flag_with_a_typo_is_corrected(vn_command):
+    code, _, err = vn_command("train", "classification", "--neuron", "vector")
+    assert code == 2
+    assert "--neurons" in err
+
+
+def test_help_groups_the_options(vn_command):
+    code, out, _ = vn_command("train", "--help")
+    assert code == 0
+    assert all(f"{group} options" in out for group in ("clouds", "network", "recipe", "protocol", "machine"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"), [(["/nowhere"], "holds no run"), (["/nowhere", "--times", "0"], "--times")]
+)
+def test_mistakes_of_evaluate_are_one_line(vn_command, arguments, line):
+    code, _, err = vn_command("evaluate", *arguments)
+    assert code == 2
+    assert line in err
+    assert err.count("\n") == 1
+
+
+def test_a_signal_leaves_a_run_that_can_go_on(tmp_path, vn_command, monkeypatch):
+    from vector_neurons.training import sets
+
+    original, batches = sets.training_batch, []
+
+    def stopping(*arguments):
+        batches.append(1)
+        if len(batches) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*arguments)
+
+    monkeypatch.setattr(sets, "training_batch", stopping)
+    code, _, err = vn_command("train", "classification", *SMALL, "--out", tmp_path / "run")
+    assert code == 128 + signal.SIGTERM
+    assert f"vn train --resume {tmp_path / 'run'}" in err
+    code, out, err = vn_command("train", "--resume", tmp_path / "run")
+    assert code == 0, err
+    assert "SO3" in out
+
+
+def test_an_interrupt_is_one_line(vn_command, monkeypatch):
+    def interrupted(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vector_neurons.cli.train.fit", interrupted)
+    code, _, err = vn_command("train", "classification")
+    assert (code, err) == (130, "vn train: interrupted\n")

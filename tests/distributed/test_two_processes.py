@@ -1,0 +1,126 @@
+"""Two processes are one: the same losses, the same numbers. A process that dies leaves a good checkpoint."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import metrics, tiny
+from torch.nn import functional as F
+
+from vector_neurons import kernels
+from vector_neurons.training import checkpoint, fit, read_settings, results, sets
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+HERE = str(Path(__file__).parents[1])
+
+
+def together(*arguments):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*TORCHRUN, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+
+
+# Plain descent: AdamW's first steps have the sign of a gradient, be it as small as a rounding error.
+FLAGS = "--size 84 --epochs 1 --points 64 --pool 64 --k 8 --batch 14 --widths 12 24 --embedding 48 --hidden 16"
+FLAGS += " --dropout 0 --optimiser sgd --rate 0.01 --ema 0.9 --threads 1"
+
+
+def test_two_processes_have_the_losses_and_numbers_of_one(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    arguments = ["-m", "vector_neurons", "train", "classification", *FLAGS.split(), "--out", two]
+    done = together(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("rotations") == done.stderr.count("epoch 1/1") == 1  # one of them talks
+    fit(read_settings(two), one)
+    tested_by_two, tested_by_one = results.read(two), results.record(two, ["z", "SO3"])
+    ((a,), (b,)) = metrics(one), metrics(two)
+    for part in ("train", "val"):
+        assert b[part]["loss"] == pytest.approx(a[part]["loss"], abs=1e-5)
+    assert tested_by_two == tested_by_one  # to the last bit
+
+
+def gradients(world=None):
+    """Gradients and running statistics of every kind of network after two batches, on every body, in float64."""
+    found = {}
+    for body in kernels.available():
+        for neurons in ("vector", "scalar"):
+            settings = tiny(neurons=neurons, dropout=0.0)
+            data = sets.open_set(settings.clouds, "train")
+            model = sets.make_network(settings, data).double()
+            for start in (0, 14):
+                indices = torch.arange(start, start + 14)
+                indices = indices if world is None else world.share(indices)
+                cloud = sets.training_batch(data, indices, settings, 0).to(torch.float64)
+                model.zero_grad()
+                with kernels.using(body):
+                    F.cross_entropy(model(cloud.points), cloud.label).backward()
+                if world is not None:
+                    world.average_gradients(model)
+            tensors = [p.grad for p in model.parameters()] + [b.double() for b in model.buffers()]
+            found[f"{body} {neurons}"] = torch.cat([x.flatten() for x in tensors])
+    return found
+
+
+SCRIPT = """
+import os, signal, sys
+sys.path[:0] = {paths!r}
+import torch
+torch.set_num_threads(1)
+from pathlib import Path
+from test_two_processes import gradients
+from tiny import tiny
+from vector_neurons.training import fit, joined, loop
+folder, steps, learn = Path({folder!r}), 0, loop._learn
+def counting(*arguments):
+    global steps
+    steps += 1
+    if steps == 8 and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    learn(*arguments)
+loop._learn = counting
+with joined() as world:
+    found = gradients(world)
+    if world.writes:
+        torch.save(found, folder / "gradients.pt")
+    fit(tiny(), folder / "run", world)
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """Two processes that find gradients and then train, until one of them is killed."""
+    folder = tmp_path_factory.mktemp("job")
+    paths = [HERE, str(Path(__file__).parent)]
+    (folder / "script.py").write_text(SCRIPT.format(paths=paths, folder=str(folder)))
+    return folder, together(folder / "script.py")
+
+
+def test_gradients_are_those_of_the_whole_batch(job):
+    folder, done = job
+    assert (folder / "gradients.pt").exists(), done.stderr
+    two, one = torch.load(folder / "gradients.pt"), gradients()
+    assert two.keys() == one.keys()
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], atol=1e-10, rtol=1e-8, msg=name)
+
+
+def test_a_killed_worker_ends_the_job_with_a_good_checkpoint(job):
+    folder, done = job
+    assert done.returncode != 0
+    assert signal.Signals(9).name in done.stderr
+    run = folder / "run"
+    assert checkpoint.read(run / "last")[1]["progress"]["epoch"] == 1
+    fit(read_settings(run), run, resume=True)  # by one process, too
+    assert len(metrics(run)) == 2
+
+
+def test_a_batch_that_cannot_be_shared_is_refused_before_any_work(tmp_path, monkeypatch, vn_command):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, _, err = vn_command("train", "classification", *FLAGS.split(), "--batch", 15, "--out", tmp_path / "run")
+    assert code == 2
+    assert "cannot be shared by 2 processes" in err
+    assert not (tmp_path / "run").exists()

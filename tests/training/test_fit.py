@@ -1,0 +1,205 @@
+"""What a run leaves behind, and that it learns."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import metrics, tiny
+
+from vector_neurons.data import Shapes
+from vector_neurons.models import store
+from vector_neurons.tasks import add
+from vector_neurons.training import (
+    SettingsError,
+    TrainingError,
+    World,
+    check,
+    evaluate,
+    fit,
+    loop,
+    measure,
+    read_settings,
+    sets,
+)
+from vector_neurons.training.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    fit(tiny(epochs=3), folder)
+    return folder
+
+
+def test_a_run_is_a_folder(run):
+    names = {path.name for path in run.iterdir()}
+    assert {"config.json", "metrics.jsonl", "curve.png", "last", "best"} <= names
+    lines = metrics(run)
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    assert all(line["train_rotations"] == line["val_rotations"] == "z" for line in lines)
+    assert {"loss", "accuracy", "class_accuracy"} == set(lines[0]["train"]) == set(lines[0]["val"])
+    assert read_settings(run) == tiny(epochs=3)
+    model = store.load(run / "best")
+    assert model.meaning.classes == list(Shapes("val").classes)
+
+
+def test_the_reported_accuracy_is_that_of_every_cloud_counted_once(run):
+    """Recounted cloud by cloud, alone, in poses drawn here."""
+    task, counts = evaluate(run, ["z", "SO3"], times=2)
+    settings = read_settings(run)
+    data, model = Shapes("test", size=84 // 5, points=80), store.load(run / "best")
+    for kind in ("z", "SO3"):
+        for time, counted in enumerate(counts[kind]):
+            right = 0
+            for index in range(len(data)):
+                cloud = sets.posed_batch(data, torch.tensor([index]), 64, kind, settings.machine.seed, time)
+                right += int(model(cloud.points).argmax() == data.labels[index])
+            assert counted["confusion"].diagonal().sum() == right
+            assert counted["confusion"].sum() == counted["clouds"] == len(data)
+            assert task.report(counted)["accuracy"] == pytest.approx(100 * right / len(data))
+
+
+@pytest.mark.parametrize("size", [2, 3, 50])
+def test_any_number_of_processes_counts_the_same(run, size):
+    """One after the other, and most of 50 have no batch."""
+
+    class Alone(World):
+        def sum(self, x):
+            return x
+
+    settings, model = read_settings(run), store.load(run / "best")
+    data = sets.open_set(settings.clouds, "test")
+    task = sets.make_task(settings, data)
+    total = None
+    for rank in range(size):
+        total = add(total, measure(model, task, data, settings, "SO3", Alone(rank, size)))
+    whole = measure(model, task, data, settings, "SO3")
+    assert all(torch.equal(total[name], whole[name]) for name in whole)
+
+
+def test_the_test_set_is_not_touched_by_training(tmp_path, monkeypatch):
+    opened, original = [], sets.open_set
+    monkeypatch.setattr(sets, "open_set", lambda clouds, split: opened.append(split) or original(clouds, split))
+    fit(tiny(epochs=1), tmp_path / "run")
+    assert opened == ["train", "val"]
+
+
+def test_it_learns(tmp_path):
+    fit(tiny(epochs=12, size=126, rate=1e-2, dropout=0.0, stretch=1.0, shift=0.0, smoothing=0.0), tmp_path / "run")
+    lines = metrics(tmp_path / "run")
+    assert lines[-1]["train"]["loss"] < 0.7 * lines[0]["train"]["loss"]
+    assert lines[-1]["train"]["accuracy"] > 25  # chance: 5
+
+
+def test_segmentation_learns_parts(tmp_path):
+    small = {"hidden": (24, 16, 16), "widths": (12, 12)}
+    fit(tiny(task="segmentation", epochs=2, rate=1e-2, **small), tmp_path / "run")
+    lines = metrics(tmp_path / "run")
+    assert {"instance_miou", "category_miou", "accuracy", "loss"} == set(lines[0]["val"])
+    assert lines[1]["train"]["loss"] < lines[0]["train"]["loss"]
+    (counts,) = evaluate(tmp_path / "run", ["SO3"])[1]["SO3"]
+    assert counts["shapes"].sum() == counts["clouds"] == 16
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimiser": "sgd", "schedule": "cosine", "rate": 0.1, "final_rate": 1e-3, "warm_up": 0.0, "clip": 0.0},
+        {"optimiser": "adam", "schedule": "step", "every": 1, "neurons": "scalar", "ema": 0.0},
+        {"model": "pointnet", "widths": None, "schedule": "constant", "zoom": 1.25, "jitter": 0.01},
+        {"accumulate": 2, "bf16": True, "early_points": 32},
+        {"neurons": "vector", "nonlinearity": "detached", "pooling": "max", "frame": "linear", "mean": False},
+    ],
+)
+def test_every_setting_runs(tmp_path, changes):
+    fit(tiny(epochs=1, size=42, **changes), tmp_path / "run")
+    (line,) = metrics(tmp_path / "run")
+    assert line["skipped"] == 0
+    assert 0 < line["train"]["loss"] < 100
+
+
+def test_accumulation_takes_the_mean_gradient(tmp_path):
+    """Without batch statistics, parts of a batch add up to the batch."""
+    parts = []
+    for accumulate in (1, 2):
+        settings = tiny(epochs=1, size=14, dropout=0.0, accumulate=accumulate, optimiser="sgd", ema=0.0)
+        data = sets.open_set(settings.clouds, "train")
+        task, model = sets.make_task(settings, data), sets.make_network(settings, data).eval()
+        optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+        world = loop.World()
+        indices = torch.arange(14)
+        loop._learn(model, model, task, data, indices, settings, optimiser, loop.Progress(), world, tmp_path)
+        parts.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*parts, atol=1e-5, rtol=1e-4)
+
+
+def test_best_is_the_averaged_model_and_last_is_not(run):
+    assert (run / "last" / "state.pt").exists()
+    last, state = load_file(run / "last" / "model.safetensors"), torch.load(run / "last" / "state.pt")
+    assert any(not torch.equal(x, state["averaged"][name]) for name, x in last.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"task": "segmentation", "data": "modelnet40", "size": None}, "no parts"),
+        ({"data": "folder", "size": None}, "--folder"),
+        ({"folder": "x"}, "--data folder"),
+        ({"data": "modelnet40"}, "--size"),
+        ({"points": 4096}, "--pool"),
+        ({"early_points": 4096}, "--early-points"),
+        ({"k": 65}, "neighbours"),
+        ({"neurons": "scalar", "frame": "linear"}, "vector neurons"),
+        ({"model": "pointnet"}, "--widths"),
+        ({"test_rotations": ()}, "--test-rotations"),
+        ({"accumulate": 4}, "--batch"),
+        ({"accumulate": 14}, "single"),
+        ({"rate": float("nan")}, "--rate"),
+        ({"epochs": 0}, "--epochs"),
+        ({"smoothing": 1.0}, "--smoothing"),
+        ({"threads": 0}, "--threads"),
+        ({"widths": (12, 0)}, "--widths"),
+        ({"dropout": 1.5}, "--dropout"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(changes, why):
+    with pytest.raises(SettingsError, match=why) as caught:
+        check(tiny(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_batch_must_fit_the_training_set_and_the_processes(tmp_path):
+    with pytest.raises(TrainingError, match="more than the 10 training clouds"):
+        fit(tiny(size=10), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(SettingsError, match="3 processes"):
+        check(tiny(), processes=3)
+
+
+def test_a_folder_of_files(tmp_path):
+    for number in range(40):
+        file = tmp_path / "files" / ("ball" if number % 2 else "stick") / f"{number}.npy"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        points = torch.randn(80, 3, generator=torch.Generator().manual_seed(number))
+        np.save(file, (points * torch.tensor([1.0, 1.0, 1.0 if number % 2 else 9.0])).numpy())
+    where = {"data": "folder", "folder": str(tmp_path / "files"), "data_root": str(tmp_path / "packs"), "size": None}
+    fit(tiny(**where, epochs=4, rate=1e-2), tmp_path / "run")
+    _, counts = evaluate(tmp_path / "run", ["SO3"])
+    assert counts["SO3"][0]["confusion"].shape == (2, 2)
+    assert metrics(tmp_path / "run")[-1]["train"]["accuracy"] > 60
+
+
+def test_a_run_is_not_overwritten(run):
+    before = (run / "metrics.jsonl").read_text()
+    with pytest.raises(TrainingError, match="--resume"):
+        fit(tiny(), run)
+    assert (run / "metrics.jsonl").read_text() == before
+
+
+def test_settings_survive_a_file():
+    settings = tiny(test_rotations=("I", "SO3"), early_points=32)
+    assert Settings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
+    with pytest.raises(SettingsError, match="another version"):
+        Settings.from_dict({"task": "classification", "clouds": {"colour": "red"}})

@@ -1,0 +1,91 @@
+"""Schedules, averages, poses: what the loop is made of."""
+
+import math
+
+import pytest
+import torch
+from tiny import tiny
+from torch import nn
+
+from vector_neurons.geometry import rotations
+from vector_neurons.training import Recipe, optimise, sets
+
+
+def test_schedules():
+    cycle = Recipe(epochs=10, rate=1.0, schedule="one-cycle", warm_up=0.3)
+    rates = [optimise.rate(cycle, e / 10) for e in range(101)]
+    assert rates[0] == pytest.approx(1 / 25)
+    assert max(rates) == rates[30] == 1
+    assert rates[-1] == pytest.approx(0)
+    assert rates[:31] == sorted(rates[:31])
+    assert rates[30:] == sorted(rates[30:], reverse=True)
+    paper = Recipe(epochs=250, rate=0.1, schedule="cosine", warm_up=0.0, final_rate=1e-3)
+    assert optimise.rate(paper, 100.0) == pytest.approx(1e-3 + 0.099 * (1 + math.cos(math.pi * 0.4)) / 2)
+    step = Recipe(epochs=200, rate=1e-3, schedule="step", warm_up=0.0, every=20, factor=0.7)
+    assert [optimise.rate(step, e) for e in (0.0, 19.9, 20.0, 41.0)] == pytest.approx([1e-3, 1e-3, 7e-4, 4.9e-4])
+    warm = Recipe(epochs=10, rate=1.0, schedule="constant", warm_up=0.2)
+    assert [optimise.rate(warm, e) for e in (0.0, 1.0, 2.0, 9.0)] == [0, 0.5, 1, 1]
+
+
+def test_adamw_does_not_pull_norms_to_zero():
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    groups = optimise.optimiser(model, Recipe(optimiser="adamw", decay=0.1)).param_groups
+    assert [(len(g["params"]), g["weight_decay"]) for g in groups] == [(1, 0.1), (3, 0.0)]
+
+
+def test_the_average_of_weights():
+    model, averaged = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
+    slow = averaged.weight.item()
+    for step in range(50):
+        with torch.no_grad():
+            model.weight.fill_(step)
+        model.num_batches_tracked.fill_(step)
+        optimise.average(averaged, model, 0.9, step)
+        decay = min(0.9, (1 + step) / (10 + step))
+        slow = decay * slow + (1 - decay) * step
+    assert averaged.weight.item() == pytest.approx(slow, rel=1e-5)
+    assert averaged.num_batches_tracked == 49
+
+
+def test_a_test_pose_belongs_to_its_cloud():
+    settings = tiny()
+    data = sets.open_set(settings.clouds, "test")
+    together = sets.posed_batch(data, torch.arange(8), 64, "SO3", seed=0)
+    alone = sets.posed_batch(data, torch.tensor([5]), 64, "SO3", seed=0)
+    assert torch.equal(together.points[5], alone.points[0])
+    again, other, turned = (
+        sets.posed_batch(data, torch.tensor([5]), 64, "SO3", seed=seed, time=time).points
+        for seed, time in ((0, 0), (1, 0), (0, 1))
+    )
+    assert torch.equal(again, alone.points)
+    assert not torch.allclose(other, again)
+    assert not torch.allclose(turned, again)
+    # The same points in every pose: what a network says can differ by the pose only.
+    distances = [torch.cdist(x.double(), x.double()) for x in (again, turned)]
+    torch.testing.assert_close(*distances, atol=1e-4, rtol=1e-4)
+
+
+def test_training_clouds_do_not_depend_on_their_batch():
+    settings = tiny()
+    data = sets.open_set(settings.clouds, "train")
+    together = sets.training_batch(data, torch.arange(6), settings, epoch=3)
+    halves = [sets.training_batch(data, i, settings, epoch=3) for i in torch.arange(6).tensor_split(2)]
+    assert torch.equal(together.points, torch.cat([half.points for half in halves]))
+    assert not torch.allclose(together.points, sets.training_batch(data, torch.arange(6), settings, epoch=4).points)
+
+
+@pytest.mark.parametrize(("kind", "upright"), [("I", True), ("z", True), ("SO3", False)])
+def test_training_poses_follow_the_protocol(kind, upright):
+    plain = {"stretch": 1.0, "shift": 0.0, "pool": 64}
+    settings, as_is = (tiny(train_rotations=k, **plain) for k in (kind, "I"))
+    data = sets.open_set(settings.clouds, "train")
+    turned, unturned = (sets.training_batch(data, torch.arange(12), s, epoch=0).points for s in (settings, as_is))
+    assert torch.allclose(turned[..., 2], unturned[..., 2], atol=1e-6) == upright
+    assert torch.equal(turned, unturned) == (kind == "I")
+    torch.testing.assert_close(turned.norm(dim=-1), unturned.norm(dim=-1))
+    assert rotations.draw(kind, 1).shape == (1, 3, 3)
+
+
+def test_fewer_points_early():
+    settings = tiny(epochs=4, early_points=16, early_share=0.5)
+    assert [sets.points_at(settings, epoch) for epoch in range(4)] == [16, 16, 64, 64]
