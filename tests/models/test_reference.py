@@ -85,6 +85,25 @@ def test_float32_agrees(name):
     assert relative_error(ours(name, model, x, False), theirs(name, state, x, False)) <= 1e-5
 
 
+@pytest.mark.parametrize("name", ["vn_pointnet_cls", "vn_pointnet_partseg"])
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_float32_gradients_are_as_accurate_as_theirs(name, training):
+    """Of the networks whose graph is that of the coordinates: in feature space rounding can choose other neighbours."""
+
+    def gradient(whose, dtype):
+        state = {k: t.to(dtype) if t.is_floating_point() else t for k, t in state_of(name).items()}
+        x = points(dtype=torch.float32).to(dtype).requires_grad_()
+        network = (name, state) if whose is theirs else (name, reference.load(state, k=NETWORKS[name][1]))
+        y = whose(*network, x, training)
+        weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        (y * weights.to(dtype)).sum().backward()
+        return x.grad
+
+    truth = gradient(theirs, torch.float64)
+    error, allowed = (relative_error(gradient(w, torch.float32), truth) for w in (ours, theirs))
+    assert error <= 4 * allowed
+
+
 @every_network
 def test_recognised_built_and_in_evaluation_mode(name):
     model = reference.load(state_of(name, "max"))
