@@ -156,6 +156,11 @@ REFUSED = {
     "HDF5 labels": (hdf5_source("ply_data_train2.h5", label=[0, 40]), "labels go up to 40 for 40 classes"),
     "HDF5 lengths": (hdf5_source("ply_data_train2.h5", label=[0, 1, 2]), "its data sets differ in length"),
     "HDF5 NaN": (nan_hdf5, "1 of 14 shapes are missing or damaged"),
+    "HDF5 of parts": (published.shapenet_hdf5, "this is ShapeNet-Part: use `vn data shapenet-part`"),
+    "HDF5 with parts": (
+        hdf5_source("ply_data_train2.h5", pid=np.zeros((2, 2048))),
+        "ply_data_train2.h5: this is ShapeNet-Part: use `vn data shapenet-part`",
+    ),
     "npz truncated": (cut_npz, "modelnet40.npz is truncated, damaged or no .npz file"),
     "npz without": (npz(scale=None), "modelnet40.npz has no array 'scale'"),
     "npz columns": (npz(x_train=np.zeros((2, 1024, 6))), "6 columns in 'x_train' instead of 3"),
@@ -250,7 +255,7 @@ def occ_without(folder):
 
 REFUSED_OCCUPANCY = {
     "missing": (occ_without, "pointcloud.npz is missing"),
-    "bits": (occ_source("points.npz", occupancies=np.zeros(10, dtype=np.uint8)), "80 occupancies for 2,501 points"),
+    "bits": (occ_source("points.npz", occupancies=np.zeros(10, dtype=np.uint8)), "10 occupancies for 2,501 points"),
     "columns": (occ_source("points.npz", points=np.zeros((2501, 2))), "2 columns in 'points' instead of 3"),
     "NaN": (occ_source("pointcloud.npz", points=np.full((3000, 3), np.nan)), "3,000 of 3,000 points"),
     "few": (occ_source("pointcloud.npz", points=np.ones((5, 3)), normals=np.ones((5, 3))), "asked for 1,000: lower"),

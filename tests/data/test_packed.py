@@ -98,6 +98,13 @@ def test_splits_are_disjoint_stratified_and_seeded(example):
         packed.split_rows(example, "val", validation=1.0)
 
 
+def test_seeds_draw_points_and_leave_the_splits_alone(example, tmp_path):
+    rows = [packed.Packed(example, s, points=8, seed=i).rows for i, s in enumerate(("train", "val", "test"))]
+    assert sorted(torch.cat(rows).tolist()) == list(range(60))
+    other = packed.Packed(example, "val", points=8, split_seed=1)
+    assert not torch.equal(other.rows, rows[1])
+
+
 def test_published_splits_stay(tmp_path):
     points, labels = torch.randn(20, 8, 3), torch.zeros(20, dtype=torch.int64)
     two = make(tmp_path / "two.safetensors", points, labels, {"train": 15, "test": 5})

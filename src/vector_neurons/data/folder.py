@@ -22,8 +22,8 @@ class Folder(Packed):
     """Clouds of `class/name.{ply,obj,stl,off,glb,xyz,npy,npz}` or `train/class/name...`, in the unit ball, z up.
 
     Meshes are sampled by area, clouds taken as they are. The folder is read once, to a pack in the data root that is
-    made again when a file changes. What the folder does not split itself is split by `seed`: `test` and `validation`
-    are shares of every class.
+    made again when a file changes. What the folder does not split itself is split by `split_seed`: `test` and
+    `validation` are shares of every class.
     """
 
     name = "folder"
@@ -38,6 +38,7 @@ class Folder(Packed):
         subset: Subset = "first",
         normals: bool = False,
         seed: int = 0,
+        split_seed: int = 0,
         validation: float = 0.1,
         test: float = 0.2,
         up: Up = "z",
@@ -50,6 +51,7 @@ class Folder(Packed):
             subset=subset,
             normals=normals,
             seed=seed,
+            split_seed=split_seed,
             validation=validation,
             test=test,
         )

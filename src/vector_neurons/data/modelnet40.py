@@ -35,13 +35,14 @@ CLASSES = (
 PUBLISHED = {"train": 9843, "test": 2468}
 POINTS_PER_FILE = 10_000
 HDF5_FILES = {"train": 5, "test": 2}
+SHAPENET_PART = "this is ShapeNet-Part: use `vn data shapenet-part`"
 
 
 class ModelNet40(Packed):
     """ModelNet40 from its pack, z up, each cloud in the unit ball.
 
     `split` is "train", "val" or "test"; ModelNet40 has no validation set, so "val" is a share of the published training
-    set, the same share of every class, chosen by `seed`, and "train" is the rest; "train+val" is all of it.
+    set, the same share of every class, chosen by `split_seed`, and "train" is the rest; "train+val" is all of it.
     """
 
     name = NAME
@@ -55,10 +56,20 @@ class ModelNet40(Packed):
         subset: Subset = "first",
         normals: bool = False,
         seed: int = 0,
+        split_seed: int = 0,
         validation: float = 0.1,
     ) -> None:
         pack = open_pack(NAME, root, kind=NAME, make=MAKE)
-        super().__init__(pack, split, points=points, subset=subset, normals=normals, seed=seed, validation=validation)
+        super().__init__(
+            pack,
+            split,
+            points=points,
+            subset=subset,
+            normals=normals,
+            seed=seed,
+            split_seed=split_seed,
+            validation=validation,
+        )
 
 
 def convert(
@@ -148,6 +159,9 @@ def _read_text(points: int, up: Up, name: str, file: Path, label: int) -> Rows:
 
 
 def _hdf5(folder: Path, points: int, up: Up) -> list[Chunk]:
+    # ShapeNet-Part's files are called the same, and its labels would pass for the first 16 classes.
+    if any((folder / f"ply_data_{name}.h5").is_file() for name in ("val0", "train5")):
+        raise DataError(f"{folder}: {SHAPENET_PART}")
     names = folder / "shape_names.txt"
     if names.is_file():
         _same_classes(names.read_text().split(), names)
@@ -155,7 +169,9 @@ def _hdf5(folder: Path, points: int, up: Up) -> list[Chunk]:
 
 
 def _read_hdf5(points: int, up: Up, file: Path) -> Content:
-    arrays = read_hdf5(file, {"data": 3, "label": 0}, optional=["normal"])
+    arrays = read_hdf5(file, {"data": 3, "label": 0}, optional=["normal", "pid"])
+    if "pid" in arrays:
+        raise DataError(f"{file}: {SHAPENET_PART}")
     more = {"normals": arrays["normal"][:, :points]} if "normal" in arrays else {}
     clouds, labels = arrays["data"], arrays["label"].reshape(-1)
     return array_content(file, clouds[:, :points], labels, digests(clouds), len(CLASSES), up, **more)

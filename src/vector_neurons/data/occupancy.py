@@ -1,5 +1,6 @@
 """Occupancy: surface points, and places in space of which it is known whether they lie inside."""
 
+import math
 from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
@@ -31,7 +32,8 @@ class Occupancy(Dataset):
 
     A batch has `points` surface points and `queries` places of each shape, of which a share `near` lies near the
     surface and the rest is uniform in the shape's cube. They are chosen by `seed` and the shape, so they are the same
-    each time; assign another `seed` between epochs for another choice. `frame` is "unit_ball" (about the centre of the
+    each time; assign another `seed` between epochs for another choice; `split_seed` draws the splits that a pack lacks.
+    `frame` is "unit_ball" (about the centre of the
     surface) or "unit_cube" (bounding box centred, longest side 1, as in Occupancy Networks).
     """
 
@@ -49,13 +51,14 @@ class Occupancy(Dataset):
         normals: bool = False,
         frame: Frame = "unit_ball",
         seed: int = 0,
+        split_seed: int = 0,
         validation: float = 0.1,
         test: float = 0.2,
     ) -> None:
         self.pack = open_pack(pack, root, kind=NAME, make=MAKE)
         self.split, self.points, self.normals, self.frame, self.seed = split, points, normals, frame, seed
         self.classes = self.pack.classes
-        self.rows = split_rows(self.pack, split, validation=validation, test=test, seed=seed)
+        self.rows = split_rows(self.pack, split, validation=validation, test=test, seed=split_seed)
         self.labels = self.pack.arrays["label"][self.rows]
         self.near = round(near * queries)
         self.uniform = queries - self.near
@@ -217,8 +220,13 @@ def _pair(file: Path, name: str, least: int) -> tuple[Tensor, Tensor]:
     points, known = read_arrays(file, ["points", name]).values()
     if points.ndim != 2 or points.shape[1] != 3:
         raise DataError(f"{file}: {points.shape[-1]} columns in 'points' instead of 3")
-    if known.dtype == np.uint8:
+    packed = name == "occupancies" and known.dtype == np.uint8
+    if packed and known.shape == (math.ceil(len(points) / 8),):
         known = np.unpackbits(known)[: len(points)]
+    if name == "normals" and (known.ndim != 2 or known.shape[1] != 3):
+        raise DataError(f"{file}: 'normals' must have 3 columns, got an array {known.shape}")
+    if name == "occupancies" and known.ndim != 1:
+        raise DataError(f"{file}: 'occupancies' must be one number for each point, got an array {known.shape}")
     if len(known) != len(points):
         raise DataError(f"{file} is truncated: {len(known):,} {name} for {len(points):,} points")
     if len(points) < least:
