@@ -202,6 +202,23 @@ def test_a_stopped_conversion_goes_on_where_it_was(tmp_path, monkeypatch):
     assert whole.read_bytes() == (tmp_path / "modelnet40.safetensors").read_bytes()
 
 
+def test_a_kept_chunk_that_does_not_load_or_whose_source_changed_is_read_again(tmp_path, monkeypatch):
+    source = published.occnet(tmp_path / "source")
+    files = [("a", source / "03001627" / "a", 0)]
+    keys = {build.file_chunks("train", files, print, members=("points.npz",))[0].key}
+    with (files[0][1] / "points.npz").open("ab") as file:
+        file.write(b"more")
+    keys.add(build.file_chunks("train", files, print, members=("points.npz",))[0].key)
+    assert len(keys) == 2
+    rows = {"points": torch.zeros(1, 4, 3), "label": torch.tensor([0])}
+    path = tmp_path / "p.safetensors"
+    (tmp_path / "p.partial").mkdir()
+    (tmp_path / "p.partial" / "x.safetensors").write_bytes(b"cut short")
+    (tmp_path / "p.partial" / "x.json").write_text('{"names": ["x"], "damaged": []}')
+    build.build(path, "p", Plan("test", ("a",), [Chunk("train", 1, partial(Content, rows, ["x"]), "x")]))
+    assert pack.open_pack(path).arrays["points"].shape == (1, 4, 3)
+
+
 def test_what_only_some_shapes_have_is_left_out(tmp_path):
     bare = {"points": torch.zeros(1, 4, 3), "label": torch.tensor([0])}
     rich = bare | {"normals": torch.zeros(1, 4, 3)}

@@ -69,6 +69,7 @@ def damaged(folder):
     published.off(folder / "nan.off", vertices=np.where(published.BOX == 3, np.nan, published.BOX))
     np.save(folder / "columns.npy", CLOUD[:, :4])
     np.save(folder / "nan.npy", np.full((5, 3), np.nan))
+    np.save(folder / "normals.npy", np.where(np.arange(6) < 5, CLOUD, np.nan))
     np.save(folder / "objects.npy", np.array([{}, {}]), allow_pickle=True)
     np.savez(folder / "unknown.npz", a=CLOUD, b=CLOUD)
     (folder / "words.xyz").write_text("no numbers\nat all\n")
@@ -87,6 +88,7 @@ def damaged(folder):
         "nan.off": "4 of 8 points have coordinates that are NaN or infinite",
         "columns.npy": r"columns must be x y z or x y z nx ny nz, got an array \(50, 4\)",
         "nan.npy": "5 of 5 points",
+        "normals.npy": "some of its normals are NaN or infinite",
         "objects.npy": "is damaged",
         "unknown.npz": "neither 'points' nor 'vertices' and 'faces': it has a, b",
         "words.xyz": "is damaged: could not convert",

@@ -213,8 +213,8 @@ def describe(pack: Pack) -> str:
     lines = [
         f"{about['name']}  from the {about['layout']}: {sum(pack.splits.values()):,} shapes, z up, in the unit ball"
     ]
-    for split, count in pack.splits.items():
-        published = about["published"].get(split)
+    for split in about["published"] | pack.splits:
+        count, published = pack.splits.get(split, 0), about["published"].get(split)
         differs = f" (published: {published:,})" if published not in (None, count) else ""
         lines.append(f"{split.ljust(8)}  {count:,} shapes{differs}")
     per_class = {split: histogram(arrays["label"][pack.rows(split)], pack.classes) for split in pack.splits}

@@ -24,6 +24,13 @@ from .pack import FORMAT, DataError, one_line, write_pack
 
 Rows = dict[str, Tensor]  # what is known about some shapes, one row for each
 FILES_PER_CHUNK = 64
+UNFORESEEN = (
+    ValueError,
+    IndexError,
+    KeyError,
+    TypeError,
+    RuntimeError,
+)  # what damaged arrays make readers stumble over
 
 
 @dataclass(frozen=True)
@@ -37,12 +44,16 @@ class Content:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some shapes of one split that are read together. `read` is picklable; `key` tells when it would read the same."""
+    """Some shapes of one split that are read together. `read` is picklable; `key` tells when it would read the same.
+
+    `file` is what is named when reading fails in a way that no check foresaw.
+    """
 
     split: str
     size: int
     read: Callable[[], Content]
     key: str
+    file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,9 @@ def build(
 
     if not plan.size:
         raise DataError(f"there are no shapes to convert in the {plan.layout}")
+    for split in plan.published:
+        if not any(chunk.size for chunk in plan.chunks if chunk.split == split):
+            raise DataError(f"the {plan.layout} is incomplete: its {split} set has no shapes, get it again")
     folder = path.with_suffix(".partial")
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -107,6 +121,8 @@ def build(
         )
     splits = list(dict.fromkeys(chunk.split for chunk in plan.chunks))
     names = {s: [n for c in plan.chunks if c.split == s for n in described[c.key]["names"]] for s in splits}
+    if lost := [split for split in plan.published if not names[split]]:
+        raise DamagedError(f"every shape of the {lost[0]} set is damaged, no pack was written: repair them", damaged)
     overlap = {f"{a} and {b}": n for a, b in _pairs(splits) if (n := sorted(set(names[a]) & set(names[b])))}
     rows: list[Rows] = []
     kept: dict[str, list[str]] = {split: [] for split in splits}
@@ -144,12 +160,12 @@ def _read_all(
 ) -> dict[str, Path]:
     files = {chunk.key: folder / f"{chunk.key}.safetensors" for chunk in chunks}
     total = sum(chunk.size for chunk in chunks)
-    missing = [chunk for chunk in chunks if not files[chunk.key].with_suffix(".json").is_file()]
+    missing = [chunk for chunk in chunks if not _is_kept(files[chunk.key])]
     done = total - sum(chunk.size for chunk in missing)
     progress(done, total)
     if workers < 2:
         for chunk in missing:
-            _keep(files[chunk.key], chunk.read)
+            _keep(files[chunk.key], chunk)
             done += chunk.size
             progress(done, total)
         return files
@@ -159,7 +175,7 @@ def _read_all(
 
     # Not fork: torch and libigl run threads of their own, which a forked process would lack.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start) as pool:
-        tasks = {pool.submit(_keep, files[chunk.key], chunk.read): chunk for chunk in missing}
+        tasks = {pool.submit(_keep, files[chunk.key], chunk): chunk for chunk in missing}
         try:
             for task in as_completed(tasks):
                 task.result()
@@ -173,15 +189,31 @@ def _read_all(
     return files
 
 
+def _is_kept(file: Path) -> bool:
+    """Whether a chunk was read before and can be used. One with damaged shapes cannot: they may be repaired by now."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt"):  # compares the length of the file with what its header announces
+            return not json.loads(file.with_suffix(".json").read_text())["damaged"]
+    except (OSError, ValueError, KeyError, SafetensorError):
+        return False
+
+
 def _start() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one is told, and stops it
     torch.set_num_threads(1)  # the processes already fill the cores
 
 
-def _keep(file: Path, read: Callable[[], Content]) -> None:
+def _keep(file: Path, chunk: Chunk) -> None:
     from safetensors.torch import save_file
 
-    content = read()
+    try:
+        content = chunk.read()
+    except DataError:
+        raise
+    except UNFORESEEN as error:
+        raise DataError(f"{chunk.file or chunk.split} is damaged: {one_line(error)}") from error
     part = file.with_name(f"{file.name}.{os.getpid()}.part")
     save_file({name: x.contiguous() for name, x in content.rows.items()}, part)
     os.replace(part, file)
@@ -205,14 +237,22 @@ def key_of(*parts: object, files: Iterable[Path] = ()) -> str:
 
 
 def file_chunks(
-    split: str, files: Sequence[tuple[str, Path, int]], read: Callable[[str, Path, int], Rows], *options: object
+    split: str,
+    files: Sequence[tuple[str, Path, int]],
+    read: Callable[[str, Path, int], Rows],
+    *options: object,
+    members: Sequence[str] = (),
 ) -> list[Chunk]:
-    """Chunks of shapes that have a file each: `(name, file, label)`; `read` gives the single row of one of them."""
+    """Chunks of shapes that have a file each: `(name, file, label)`; `read` gives the single row of one of them.
+
+    Of shapes that have a folder each, `members` are the files that are read: repairing one does not touch its folder.
+    """
     chunks = []
     for start in range(0, len(files), FILES_PER_CHUNK):
         some = files[start : start + FILES_PER_CHUNK]
         labelled = [(name, label) for name, _, label in some]
-        key = key_of(split, labelled, *options, files=[file for _, file, _ in some])
+        sources = [source for _, file, _ in some for source in ([file / m for m in members] or [file])]
+        key = key_of(split, labelled, *options, files=sources)
         chunks.append(Chunk(split, len(some), partial(_read_files, read, some), key))
     return chunks
 
@@ -225,7 +265,7 @@ def _read_files(read: Callable[[str, Path, int], Rows], files: Sequence[tuple[st
                 raise DataError(f"{file} is missing")
             shapes.append(read(name, file, label) | {"label": torch.tensor([label])})
             names.append(name)
-        except (ValueError, OSError) as error:
+        except (*UNFORESEEN, OSError) as error:
             line = one_line(error)
             damaged.append(line if str(file) in line else f"{file}: {line}")
     return Content(joined(shapes), names, damaged)

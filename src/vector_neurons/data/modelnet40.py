@@ -22,6 +22,7 @@ from .reading import (
     read_arrays,
     read_hdf5,
     table,
+    words,
 )
 
 NAME = "modelnet40"
@@ -121,9 +122,10 @@ def _npz(file: Path, points: int, up: Up) -> list[Chunk]:
     return [
         Chunk(
             split,
-            len(arrays[f"y_{split}"]),
+            arrays[f"y_{split}"].size,
             partial(_read_npz, file, split, points, up),
             key_of(NAME, split, points, up, files=[file]),
+            file,
         )
         for split in PUBLISHED
     ]
@@ -138,13 +140,13 @@ def _read_npz(file: Path, split: str, points: int, up: Up) -> Content:
 
 def _text(names_file: Path, points: int, up: Up) -> list[Chunk]:
     folder = names_file.parent
-    _same_classes(names_file.read_text().split(), names_file)
+    _same_classes(words(names_file), names_file)
     chunks = []
     for split in PUBLISHED:
         listing = folder / f"modelnet40_{split}.txt"
         if not listing.is_file():
             raise DataError(f"{listing} is missing: it says which shapes are in the {split} set")
-        shapes = listing.read_text().split()
+        shapes = words(listing)
         unknown = [shape for shape in shapes if shape.rpartition("_")[0] not in CLASSES]
         if unknown:
             raise DataError(f"{listing}: the class list does not match, {unknown[0]!r} is of none of its classes")
@@ -164,7 +166,7 @@ def _hdf5(folder: Path, points: int, up: Up) -> list[Chunk]:
         raise DataError(f"{folder}: {SHAPENET_PART}")
     names = folder / "shape_names.txt"
     if names.is_file():
-        _same_classes(names.read_text().split(), names)
+        _same_classes(words(names), names)
     return hdf5_chunks(folder, HDF5_FILES, partial(_read_hdf5, points, up), NAME, points, up)
 
 
@@ -181,6 +183,9 @@ def _meshes(folder: Path, points: int, up: Up, seed: int) -> list[Chunk]:
     _same_classes(
         [f.name for f in folder.iterdir() if f.is_dir() and not f.name.startswith(".")], folder, ordered=False
     )
+    empty = [f"{c}/{split}" for c in CLASSES for split in PUBLISHED if not any((folder / c / split).glob("*.off"))]
+    if empty:
+        raise DataError(f"{folder} is incomplete: there are no .off files in {listed(empty)}")
     chunks = []
     for split in PUBLISHED:
         files = [

@@ -18,7 +18,7 @@ from .folder import MOST_DAMAGED, ONLY_CLASS, SPLITS, listing
 from .pack import DataError, one_line, open_pack, pack_path, seed_of
 from .packed import split_rows
 from .queries import Labeller, occupancy_rows
-from .reading import Array, Up, at_least, finite, read_arrays
+from .reading import Array, Up, at_least, finite, read_arrays, words
 
 NAME = "occupancy"
 MAKE = f"vn data {NAME} --from PATH"
@@ -142,7 +142,9 @@ def make_plan(
     lists = sorted(source.glob("*/train.lst"))
     if lists:
         chunks = _occnet(source, points, queries, up or "y", seed)
-        return Plan("OccNet format", tuple(file.parent.name for file in lists), chunks, about={"uniform": queries})
+        announced = {split: sum(chunk.size for chunk in chunks if chunk.split == split) for split in SPLITS}
+        classes = tuple(file.parent.name for file in lists)
+        return Plan("OccNet format", classes, chunks, announced, {"uniform": queries})
     files, classes = listing(source, (*io.MESHES, ".npz"))
     read = partial(_read_mesh, label)
     chunks = [chunk for split in files for chunk in file_chunks(split, files[split], read, label)]
@@ -161,7 +163,7 @@ def _scanned(file: Path, label: Labeller) -> list[Chunk]:
         for start in range(0, len(members), SCANS_PER_CHUNK):
             some = members[start : start + SCANS_PER_CHUNK]
             read = partial(_read_scanned, file, some, label)
-            chunks.append(Chunk(split, len(some), read, key_of(split, some, label, files=[file])))
+            chunks.append(Chunk(split, len(some), read, key_of(split, some, label, files=[file]), file))
     return chunks
 
 
@@ -198,8 +200,8 @@ def _occnet(source: Path, points: int, queries: int, up: Up, seed: int) -> list[
             names = folder / f"{split}.lst"
             if not names.is_file():
                 raise DataError(f"{names} is missing: it says which shapes are in the {split} set")
-            files += [(f"{folder.name}/{name}", folder / name, number) for name in names.read_text().split()]
-        chunks += file_chunks(split, files, read, points, queries, up, seed)
+            files += [(f"{folder.name}/{name}", folder / name, number) for name in words(names)]
+        chunks += file_chunks(split, files, read, points, queries, up, seed, members=("pointcloud.npz", "points.npz"))
     return chunks
 
 
@@ -232,4 +234,6 @@ def _pair(file: Path, name: str, least: int) -> tuple[Tensor, Tensor]:
     if len(points) < least:
         raise DataError(f"{file} has {len(points):,} points, asked for {least:,}: lower --points or --queries")
     finite(torch.from_numpy(points), str(file))
+    if name == "normals":
+        finite(torch.from_numpy(known), f"{file}, normals")
     return torch.from_numpy(points.astype(np.float64)), torch.from_numpy(known)

@@ -67,6 +67,8 @@ def check(mesh: Mesh) -> None:
     bad = int((~torch.isfinite(mesh.vertices)).any(-1).sum())
     if bad:
         raise MeshError(f"{bad:,} of {len(mesh.vertices):,} points have coordinates that are NaN or infinite")
+    if mesh.normals is not None and not mesh.normals.isfinite().all():
+        raise MeshError("some of its normals are NaN or infinite")
     if len(mesh.faces) and not 0 <= int(mesh.faces.min()) <= int(mesh.faces.max()) < len(mesh.vertices):
         raise MeshError("it is damaged, its faces name vertices that do not exist")
 
