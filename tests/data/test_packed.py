@@ -2,7 +2,9 @@
 
 import os
 import pickle
+import time
 from functools import partial
+from threading import Thread
 
 import numpy as np
 import published
@@ -227,3 +229,30 @@ def test_what_only_some_shapes_have_is_left_out(tmp_path):
     assert set(pack.open_pack(tmp_path / "p.safetensors").arrays) == {"points", "label"}
     with pytest.raises(DataError, match="no shapes to convert"):
         build.build(tmp_path / "q.safetensors", "q", Plan("test", ("a",), []))
+
+
+def test_of_two_builds_of_one_pack_the_second_waits_and_takes_the_first(tmp_path):
+    rows, reads = {"points": torch.zeros(1, 4, 3), "label": torch.tensor([0])}, []
+
+    def read():
+        reads.append(1)
+        time.sleep(0.3)
+        return Content(rows, ["x"])
+
+    path, plan = tmp_path / "p.safetensors", Plan("test", ("a",), [Chunk("train", 1, read, "x")])
+    threads = [Thread(target=build.build, args=(path, "p", plan), kwargs={"again": False}) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(reads) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["p.safetensors"]
+
+
+def test_a_failure_leaves_neither_lock_nor_folder(tmp_path):
+    def read():
+        raise FileNotFoundError("gone")
+
+    with pytest.raises(FileNotFoundError, match="gone"):
+        build.build(tmp_path / "p.safetensors", "p", Plan("test", ("a",), [Chunk("train", 1, read, "x")]))
+    assert not list(tmp_path.iterdir())

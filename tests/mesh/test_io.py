@@ -65,6 +65,10 @@ def damaged(folder):
         (folder / name).write_bytes(content[: int(len(content) * 0.7)])
     whole = published.off(folder / "cut_face.off", glued=True)
     whole.write_text(whole.read_text().rstrip()[:-1])
+    head = "ply\nformat ascii 1.0\nelement vertex 4\nproperty float x\nproperty float y\nproperty float z\n"
+    head += "element face 2\nproperty list uchar int vertex_indices\nend_header\n0 0 0\n1 0 0\n0 1 0\n"
+    (folder / "text.ply").write_text(head)
+    (folder / "text_face.ply").write_text(f"{head}0 0 1\n3 0 1 2\n3 0 1\n")
     published.off(folder / "faces.off", faces=np.array([[0, 1, 99]]))
     published.off(folder / "nan.off", vertices=np.where(published.BOX == 3, np.nan, published.BOX))
     np.save(folder / "columns.npy", CLOUD[:, :4])
@@ -80,6 +84,8 @@ def damaged(folder):
     return {
         "cut.stl": "is truncated: 478 bytes instead of 684",
         "cut.ply": "is damaged: PLY is unexpected length",
+        "text.ply": "is truncated: 3 lines instead of 6",
+        "text_face.ply": "is truncated: 5 lines instead of 6",
         "cut.glb": "is truncated",
         "cut.off": "is truncated: 14 lines instead of 21",
         "cut_face.off": "is truncated: 20 lines instead of 21",

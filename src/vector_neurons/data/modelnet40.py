@@ -193,7 +193,7 @@ def _meshes(folder: Path, points: int, up: Up, seed: int) -> list[Chunk]:
             for label, name in enumerate(CLASSES)
             for file in sorted((folder / name / split).glob("*.off"))
         ]
-        chunks += file_chunks(split, files, partial(_read_mesh, points, up, seed), points, up, seed)
+        chunks += file_chunks(split, files, partial(_read_mesh, points, up, seed), points, up, seed, by_content=True)
     return chunks
 
 

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from ..mesh import Mesh, io
 from .build import Chunk, Content, Plan, Rows, build, file_chunks, joined, key_of
 from .cloud import Cloud, Dataset
-from .folder import MOST_DAMAGED, ONLY_CLASS, SPLITS, listing
+from .folder import MOST_DAMAGED, ONLY_CLASS, SPLITS, listing, up_of
 from .pack import DataError, one_line, open_pack, pack_path, seed_of
 from .packed import split_rows
 from .queries import Labeller, occupancy_rows
@@ -55,6 +56,8 @@ class Occupancy(Dataset):
         validation: float = 0.1,
         test: float = 0.2,
     ) -> None:
+        if frame not in get_args(Frame):
+            raise DataError(f'unknown frame {frame!r}: choose "unit_ball" or "unit_cube"')
         self.pack = open_pack(pack, root, kind=NAME, make=MAKE)
         self.split, self.points, self.normals, self.frame, self.seed = split, points, normals, frame, seed
         self.classes = self.pack.classes
@@ -116,8 +119,9 @@ def convert(
 
     Each shape gets `points` surface points with normals, `queries` uniform queries and `near` ones: surface points with
     Gaussian noise of standard deviation `sigma`, relative to the longest side. OccNet's format brings its own queries,
-    of which `queries` are kept. `up` is the axis that is up in the source: y in OccNet's format, z elsewhere. Meshes
-    that cannot be read are left out unless they are the majority; OccNet's files must be whole unless `skip_damaged`.
+    of which `queries` are kept. `up` is the axis that is up in the source: y in OccNet's format and .glb, z elsewhere.
+    Meshes that cannot be read are left out unless they are the majority; OccNet's files must be whole unless
+    `skip_damaged`.
     """
     path = pack_path(to, root)
     plan = make_plan(Path(source), points, queries, near, sigma, up, seed)
@@ -146,13 +150,13 @@ def make_plan(
         classes = tuple(file.parent.name for file in lists)
         return Plan("OccNet format", classes, chunks, announced, {"uniform": queries})
     files, classes = listing(source, (*io.MESHES, ".npz"))
-    read = partial(_read_mesh, label)
-    chunks = [chunk for split in files for chunk in file_chunks(split, files[split], read, label)]
+    read = partial(_read_mesh, label, up)
+    chunks = [c for split in files for c in file_chunks(split, files[split], read, label, up, by_content=True)]
     return Plan("folder of meshes", classes, chunks, about={"uniform": queries})
 
 
-def _read_mesh(label: Labeller, name: str, file: Path, number: int) -> Rows:
-    return label(name, io.read(file))
+def _read_mesh(label: Labeller, up: Up | None, name: str, file: Path, number: int) -> Rows:
+    return replace(label, up=up_of(file, up))(name, io.read(file))
 
 
 def _scanned(file: Path, label: Labeller) -> list[Chunk]:

@@ -49,6 +49,8 @@ class Packed(Dataset):
         if subset not in ("first", "random", "farthest"):
             raise DataError(f'unknown subset {subset!r}: choose "first", "random" or "farthest"')
         if normals:
+            if first := pack.about.get("without_normals"):
+                raise DataError(f"{pack.path} has no normals: not all files had normals, the first without is {first}")
             if "normals" not in pack.arrays:
                 raise DataError(f"{pack.path} has no normals: its source, the {pack.about['layout']}, had none")
             self.fields.append("normals")

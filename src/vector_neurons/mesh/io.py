@@ -125,11 +125,30 @@ def _complete(path: Path) -> None:
         found = len(lines)
         if found >= announced and int(lines[0][1]) and len(lines[announced - 1]) <= int(lines[announced - 1][0]):
             found = announced - 1  # the last face lacks a corner
+    elif suffix == ".ply" and b"format ascii" in content.partition(b"end_header")[0]:
+        announced, found = _ply_lines(content.decode("ascii", "replace"))
     else:
         return
     if found < announced:
-        unit = "lines" if suffix == ".off" else "bytes"
+        unit = "lines" if suffix in (".off", ".ply") else "bytes"
         raise MeshError(f"{path} is truncated: {found:,} {unit} instead of {announced:,}")
+
+
+def _ply_lines(content: str) -> tuple[int, int]:
+    """How many lines the header of a text .ply file announces after itself, and how many are there and whole."""
+    header, _, body = content.partition("end_header")
+    announced, columns = 0, 0
+    for words in (line.split() for line in header.splitlines()):
+        if words[:1] == ["element"] and int(words[2]):
+            announced, columns = announced + int(words[2]), 0
+        elif words[:1] == ["property"]:
+            columns += 1  # of the element that comes last; a list has at least its length
+    lines = [line for raw in body.splitlines() if (line := raw.split())]
+    found = len(lines)
+    if found == announced and found:
+        is_list = header.rpartition("element ")[2].count("property list") == columns == 1
+        found -= len(lines[-1]) < (1 + int(lines[-1][0]) if is_list else columns)
+    return announced, found
 
 
 def _ply_normals(cloud: object) -> NDArray[Any] | None:
