@@ -39,6 +39,7 @@ def test_clouds_of_every_kind(tmp_path):
     np.savez(tmp_path / "e.npz", CLOUD[:, :3])
     head = "ply\nformat ascii 1.0\nelement vertex 50\n"
     head += "".join(f"property float {name}\n" for name in ("x", "y", "z", "nx", "ny", "nz")) + "end_header\n"
+    head = head.replace("end_header", "element face 0\nproperty list uchar int vertex_indices\nend_header")
     (tmp_path / "f.ply").write_text(head + "\n".join(" ".join(map(str, row)) for row in CLOUD) + "\n")
     for file in sorted(tmp_path.iterdir()):
         cloud = read(file)

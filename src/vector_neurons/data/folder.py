@@ -25,7 +25,8 @@ class Folder(Packed):
 
     Meshes are sampled by area, clouds taken as they are. The folder is read once, to a pack in the data root that is
     made again when a file changes. What the folder does not split itself is split by `split_seed`: `test` and
-    `validation` are shares of every class.
+    `validation` are shares of every class. `up` is the axis that is up in the files: y in .glb and z in all others,
+    unless told. A warning lists files that could not be read and are left out.
     """
 
     name = "folder"

@@ -137,17 +137,20 @@ def _complete(path: Path) -> None:
 def _ply_lines(content: str) -> tuple[int, int]:
     """How many lines the header of a text .ply file announces after itself, and how many are there and whole."""
     header, _, body = content.partition("end_header")
-    announced, columns = 0, 0
+    announced, rows = 0, 0
+    last: list[str] = []  # kinds of the properties of the last element that has rows
     for words in (line.split() for line in header.splitlines()):
-        if words[:1] == ["element"] and int(words[2]):
-            announced, columns = announced + int(words[2]), 0
-        elif words[:1] == ["property"]:
-            columns += 1  # of the element that comes last; a list has at least its length
+        if words[:1] == ["element"]:
+            rows = int(words[2])
+            announced, last = announced + rows, [] if rows else last
+        elif words[:1] == ["property"] and rows:
+            last.append(words[1])
     lines = [line for raw in body.splitlines() if (line := raw.split())]
     found = len(lines)
-    if found == announced and found:
-        is_list = header.rpartition("element ")[2].count("property list") == columns == 1
-        found -= len(lines[-1]) < (1 + int(lines[-1][0]) if is_list else columns)
+    if 0 < found == announced:
+        found -= len(lines[-1]) < (
+            1 + int(lines[-1][0]) if last == ["list"] else len(last)
+        )  # it is cut inside the line
     return announced, found
 
 
