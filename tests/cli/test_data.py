@@ -5,6 +5,7 @@ from pathlib import Path
 import published
 import pytest
 
+from vector_neurons.cli import data
 from vector_neurons.data import modelnet40, pack
 
 
@@ -116,3 +117,13 @@ def test_what_is_missing_is_said_in_one_line(monkeypatch, convert, tmp_path):
     code, _, err = convert("modelnet40", published_folder)
     assert code == 2
     assert "reading .h5 files needs h5py: pip install 'vector-neurons[data]'" in err[0]
+
+
+def test_overlap_names_the_flag_only_where_there_is_one_and_a_set_that_is_missing_is_shown(convert, tmp_path):
+    for name in ("train/cup/a.off", "test/cup/b.off"):
+        published.off(tmp_path / "own" / name)
+    _, out, _ = convert("folder", tmp_path / "own", "--points", "64", "--to", "own")
+    assert "overlap   1 shapes are in both train and test: cup/a.off" in out
+    opened = pack.open_pack("own", convert.root)
+    opened.about["published"] = {"val": 7}
+    assert "val       0 shapes (published: 7)" in data.describe(opened)

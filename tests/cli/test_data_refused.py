@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import published
@@ -124,8 +125,18 @@ def off_with(name):
     return source
 
 
+def off_without(*names):
+    def source(folder):
+        published.modelnet_off(folder)
+        for name in names:
+            shutil.rmtree(folder / name)
+        return folder
+
+    return source
+
+
 def nan_hdf5(folder):
-    data = np.zeros((2, 2048, 3))
+    data = np.stack([published.cloud(0, 2048), published.cloud(1, 2048)])
     data[1, 7, 0] = np.nan
     return hdf5_source("ply_data_train2.h5", data=data, normal=np.zeros((2, 2048, 3), dtype=np.float32))(folder)
 
@@ -156,10 +167,32 @@ REFUSED = {
     "HDF5 labels": (hdf5_source("ply_data_train2.h5", label=[0, 40]), "labels go up to 40 for 40 classes"),
     "HDF5 lengths": (hdf5_source("ply_data_train2.h5", label=[0, 1, 2]), "its data sets differ in length"),
     "HDF5 NaN": (nan_hdf5, "1 of 14 shapes are missing or damaged"),
+    "HDF5 axes": (hdf5_source("ply_data_train2.h5", data=np.zeros((2, 3))), "must be an array (shapes, points, 3)"),
+    "HDF5 one place": (
+        hdf5_source("ply_data_train2.h5", normal=np.zeros((2, 2048, 3))),
+        "2 of 14 shapes are missing or damaged",
+    ),
+    "HDF5 of parts": (published.shapenet_hdf5, "this is ShapeNet-Part: use `vn data shapenet-part`"),
+    "HDF5 with parts": (
+        hdf5_source("ply_data_train2.h5", pid=np.zeros((2, 2048))),
+        "ply_data_train2.h5: this is ShapeNet-Part: use `vn data shapenet-part`",
+    ),
     "npz truncated": (cut_npz, "modelnet40.npz is truncated, damaged or no .npz file"),
     "npz without": (npz(scale=None), "modelnet40.npz has no array 'scale'"),
     "npz columns": (npz(x_train=np.zeros((2, 1024, 6))), "6 columns in 'x_train' instead of 3"),
     "npz classes": (npz(names=np.array(["a", "b"])), "the class list does not match"),
+    "npz few labels": (npz(y_train=np.array([8])), "labels (1,) do not fit its clouds (2, 1024, 3)"),
+    "npz few names": (npz(id_train=np.array(["chair_train"])), "names (1,) do not fit its clouds (2, 1024, 3)"),
+    "npz unforeseen": (npz(scale=np.ones(7)), "modelnet40.npz is damaged: operands could not be broadcast"),
+    "npz without a split": (
+        npz(x_test=np.zeros((0, 1024, 3)), y_test=np.zeros(0, dtype=int), id_test=np.zeros(0, dtype=str)),
+        "the array pack is incomplete: its test set has no shapes",
+    ),
+    "class list binary": (
+        text(lambda f: (f / "modelnet40_shape_names.txt").write_bytes(b"chair\xff\xfe")),
+        "modelnet40_shape_names.txt is damaged: it is no text file",
+    ),
+    "meshes without a split": (off_without("chair/test", "sofa/train"), "no .off files in chair/test, sofa/train"),
     "npz labels": (npz(y_test=np.array([1, 99])), "labels go up to 99 for 40 classes"),
 }
 
@@ -172,7 +205,9 @@ def test_sources_that_cannot_be_used_get_one_line(convert, tmp_path, kind):
     assert not out
     assert words in err[-1]
     assert err[-1].startswith("vn data: ")
-    assert len(err) == (2 if "NaN" in kind else 1)
+    assert len(err) == {"HDF5 NaN": 2, "HDF5 one place": 3}.get(kind, 1)
+    if "place" in kind:
+        assert err[0].endswith("all points at one place")
     assert not convert.packs()
 
 
@@ -180,6 +215,16 @@ def part_source(name, change):
     def source(folder):
         published.shapenet_text(folder)
         edit(name, change)(folder)
+        return folder
+
+    return source
+
+
+def short_parts(rows, columns):
+    def source(folder):
+        published.shapenet_hdf5(folder)
+        data = np.stack([published.cloud(i, 2048) for i in range(4)])
+        published.hdf5(folder / "ply_data_val0.h5", data, [4] * 4, pid=np.full((rows, columns), 12))
         return folder
 
     return source
@@ -215,6 +260,8 @@ REFUSED_PARTS = {
         part_source("03001627/aa.txt", lambda t: "nan" + t.partition(" ")[1] + t.partition(" ")[2]),
         "NaN or infinite",
     ),
+    "parts of fewer shapes": (short_parts(3, 2048), "ply_data_val0.h5: its data sets differ in length"),
+    "parts of fewer points": (short_parts(4, 1024), "'pid' (4, 1024) and 4 labels do not fit its clouds (4, 2048, 3)"),
     "parts": (
         part_source("03001627/aa.txt", lambda t: "\n".join(last_column(row, "3") for row in t.splitlines())),
         "a point of Chair has part 3, which is no part of it",
@@ -248,10 +295,19 @@ def occ_without(folder):
     return folder
 
 
+def occ_empty(folder):
+    for file in published.occnet(folder).glob("*/test.lst"):
+        file.write_text("")
+    return folder
+
+
 REFUSED_OCCUPANCY = {
     "missing": (occ_without, "pointcloud.npz is missing"),
-    "bits": (occ_source("points.npz", occupancies=np.zeros(10, dtype=np.uint8)), "80 occupancies for 2,501 points"),
+    "bits": (occ_source("points.npz", occupancies=np.zeros(10, dtype=np.uint8)), "10 occupancies for 2,501 points"),
     "columns": (occ_source("points.npz", points=np.zeros((2501, 2))), "2 columns in 'points' instead of 3"),
+    "normals": (occ_source("pointcloud.npz", normals=np.ones((3000, 2))), "'normals' must have 3 columns"),
+    "NaN normals": (occ_source("pointcloud.npz", normals=np.full((3000, 3), np.nan)), "pointcloud.npz, normals: 3,000"),
+    "no test set": (occ_empty, "the OccNet format is incomplete: its test set has no shapes"),
     "NaN": (occ_source("pointcloud.npz", points=np.full((3000, 3), np.nan)), "3,000 of 3,000 points"),
     "few": (occ_source("pointcloud.npz", points=np.ones((5, 3)), normals=np.ones((5, 3))), "asked for 1,000: lower"),
     "wrong folder": (wrong_folder, "has no files to read"),
@@ -267,3 +323,18 @@ def test_occupancy_sources_that_cannot_be_used(convert, tmp_path, kind):
     assert any(words in line for line in err)
     assert len(err) <= 2
     assert not convert.packs()
+
+
+def test_a_shape_that_was_repaired_in_place_is_read_again(convert, tmp_path):
+    source = published.occnet(tmp_path / "source")
+    file = source / "03001627" / "b" / "points.npz"
+    good, before = file.read_bytes(), file.stat()
+    for damage in (good[:1000], b"x" * len(good)):
+        file.write_bytes(damage)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert convert("occupancy", source, "--points", "1000", "--queries", "1000")[0] == 2
+    file.write_bytes(good)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # not even the time tells
+    code, out, _ = convert("occupancy", source, "--points", "1000", "--queries", "1000")
+    assert code == 0
+    assert "damaged   none" in out

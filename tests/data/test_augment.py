@@ -150,3 +150,9 @@ def test_a_partial_scan_repeats_what_is_seen(batch):
     assert torch.equal(one_place.points, torch.ones(2, 10, 3))
     with pytest.raises(ValueError, match="distance > 1"):
         Occlude(distance=0.5)
+
+
+def test_queries_without_answers_are_cut_too(batch):
+    asked = Subset(queries=5)(dataclasses.replace(batch, occupied=None), seeded())
+    assert asked.queries.shape == (4, 5, 3)
+    assert asked.occupied is None

@@ -56,7 +56,11 @@ def test_to_changes_coordinates_but_not_labels():
     assert double.points.dtype == double.queries.dtype == torch.float64
     assert double.label.dtype == double.parts.dtype == torch.int64
     assert double.occupied.dtype == torch.bool
-    assert cloud().to("meta").parts.device.type == "meta"
+    away = cloud().to("meta", non_blocking=True)
+    assert away.parts.device.type == "meta"
+    half = away.to(torch.float16)  # a type alone moves nothing
+    assert {x.device.type for x in vars(half).values()} == {"meta"}
+    assert half.points.dtype == torch.float16
 
 
 def test_stack_refuses_what_does_not_fit():

@@ -167,3 +167,65 @@ def test_labels_of_a_mesh_agree_with_ray_casting(meshes):
     cloud = label_mesh(mesh, 10, 5000, 5000, generator=torch.Generator().manual_seed(0))
     crossings = raycast.inside(cloud.queries.numpy(), mesh.vertices.numpy(), mesh.faces.numpy())
     assert (cloud.occupied.numpy() == crossings).mean() >= 0.999
+
+
+def test_overlap_goes_by_content_not_by_name(tmp_path):
+    source = tmp_path / "own"
+    for number, name in enumerate(("train/cup/a", "test/cup/a", "train/cup/b", "validation/cup/c")):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(source / f"{name}.npy", published.cloud(number, 50))
+    np.save(source / "test" / "cup" / "copy.npy", published.cloud(2, 50))
+    data = Folder(source, "train", tmp_path, points=50)
+    assert data.pack.about["overlap"] == {"train and test": ["cup/b.npy"]}
+    assert data.pack.splits == {"train": 2, "val": 1, "test": 2}
+
+
+def test_what_stands_beside_the_splits_is_refused_by_name(tmp_path):
+    for name in ("train/cup/a.off", "test/cup/b.off", "holdout/cup/c.off"):
+        published.off(tmp_path / "own" / name)
+    with pytest.raises(DataError, match=r"own has holdout beside train, test: move it into one of them, or away"):
+        Folder(tmp_path / "own", "train", tmp_path)
+
+
+def test_a_class_may_be_called_object(tmp_path):
+    for name in ("object/a.off", "other/b.off"):
+        published.off(tmp_path / "own" / name)
+    assert Folder(tmp_path / "own", "all", tmp_path).classes == ("object", "other")
+
+
+def test_glb_is_y_up_unless_told_otherwise(tmp_path):
+    box = Mesh(torch.from_numpy(published.BOX), torch.from_numpy(published.BOX_FACES))
+    for suffix in ("ply", "glb"):
+        (tmp_path / suffix).mkdir()
+        write(box, tmp_path / suffix / f"box.{suffix}")
+
+    def height(suffix, **options):
+        points = Folder(tmp_path / suffix, "all", tmp_path, **options)[0].points
+        extent = points.amax(0) - points.amin(0)
+        return float(extent[2] / extent[0])
+
+    # The box is 1 × 2 × 3.
+    assert height("ply") == pytest.approx(3, abs=0.1)
+    assert height("glb") == pytest.approx(2, abs=0.1)
+    assert height("glb", up="z") == pytest.approx(3, abs=0.1)
+    occupancy.convert(tmp_path / "glb", tmp_path, points=500, queries=10, near=0)
+    points = Occupancy("all", tmp_path, points=500, queries=10)[0].points
+    extent = points.amax(0) - points.amin(0)
+    assert float(extent[2] / extent[0]) == pytest.approx(2, abs=0.2)
+    with pytest.raises(Exception, match=r"(?s)'ball'.*unit_ball.*unit_cube"):  # the hook may be the first to say so
+        Occupancy("all", tmp_path, frame="ball")
+
+
+def test_what_a_folder_lacks_is_said(own, tmp_path):
+    (own / "cup" / "broken.ply").write_text("nonsense")
+    np.save(own / "plate" / "flat.npy", np.ones((9, 3)))
+    with pytest.warns(
+        UserWarning, match=r"2 files of .*own could not be read and are left out: .*broken\.ply is damaged"
+    ):
+        data = Folder(own, "all", tmp_path)
+    assert data.pack.about["damaged"][1].endswith("flat.npy: all points at one place")
+    with (
+        pytest.warns(UserWarning, match="left out"),
+        pytest.raises(DataError, match=r"not all files had normals, the first without is plate/a\.xyz"),
+    ):
+        Folder(own, "all", tmp_path, normals=True)

@@ -125,6 +125,13 @@ def test_occnet(tmp_path):
     assert right.float().mean() > 0.995  # but for the rounding of half precision
     torch.testing.assert_close((shape.normals * shape.points).sum(-1) > 0, torch.ones(1024, dtype=torch.bool))
     assert [len(Occupancy(s, tmp_path, queries=9)) for s in ("val", "test")] == [2, 2]
+    again = published.occnet(tmp_path / "unpacked")
+    for file in again.rglob("points.npz"):  # one byte for each answer in place of one bit
+        arrays = dict(np.load(file))
+        np.savez(file, **arrays | {"occupancies": np.unpackbits(arrays["occupancies"])[:2501]})
+    occupancy.convert(again, tmp_path, to="unpacked", points=2048, queries=2000)
+    for name, array in open_pack("unpacked", tmp_path).arrays.items():
+        assert torch.equal(array, train.pack.arrays[name])
     with pytest.raises(
         DataError, match=r"2,000 uniform queries and 0 near the surface .* asked for 1,024, 1,024 and 1,024"
     ):

@@ -2,7 +2,9 @@
 
 import os
 import pickle
+import time
 from functools import partial
+from threading import Thread
 
 import numpy as np
 import published
@@ -96,6 +98,13 @@ def test_splits_are_disjoint_stratified_and_seeded(example):
         packed.split_rows(example, "dev")
     with pytest.raises(DataError, match="less than 1"):
         packed.split_rows(example, "val", validation=1.0)
+
+
+def test_seeds_draw_points_and_leave_the_splits_alone(example, tmp_path):
+    rows = [packed.Packed(example, s, points=8, seed=i).rows for i, s in enumerate(("train", "val", "test"))]
+    assert sorted(torch.cat(rows).tolist()) == list(range(60))
+    other = packed.Packed(example, "val", points=8, split_seed=1)
+    assert not torch.equal(other.rows, rows[1])
 
 
 def test_published_splits_stay(tmp_path):
@@ -195,6 +204,23 @@ def test_a_stopped_conversion_goes_on_where_it_was(tmp_path, monkeypatch):
     assert whole.read_bytes() == (tmp_path / "modelnet40.safetensors").read_bytes()
 
 
+def test_a_kept_chunk_that_does_not_load_or_whose_source_changed_is_read_again(tmp_path, monkeypatch):
+    source = published.occnet(tmp_path / "source")
+    files = [("a", source / "03001627" / "a", 0)]
+    keys = {build.file_chunks("train", files, print, members=("points.npz",))[0].key}
+    with (files[0][1] / "points.npz").open("ab") as file:
+        file.write(b"more")
+    keys.add(build.file_chunks("train", files, print, members=("points.npz",))[0].key)
+    assert len(keys) == 2
+    rows = {"points": torch.zeros(1, 4, 3), "label": torch.tensor([0])}
+    path = tmp_path / "p.safetensors"
+    (tmp_path / "p.partial").mkdir()
+    (tmp_path / "p.partial" / "x.safetensors").write_bytes(b"cut short")
+    (tmp_path / "p.partial" / "x.json").write_text('{"names": ["x"], "damaged": []}')
+    build.build(path, "p", Plan("test", ("a",), [Chunk("train", 1, partial(Content, rows, ["x"]), "x")]))
+    assert pack.open_pack(path).arrays["points"].shape == (1, 4, 3)
+
+
 def test_what_only_some_shapes_have_is_left_out(tmp_path):
     bare = {"points": torch.zeros(1, 4, 3), "label": torch.tensor([0])}
     rich = bare | {"normals": torch.zeros(1, 4, 3)}
@@ -203,3 +229,30 @@ def test_what_only_some_shapes_have_is_left_out(tmp_path):
     assert set(pack.open_pack(tmp_path / "p.safetensors").arrays) == {"points", "label"}
     with pytest.raises(DataError, match="no shapes to convert"):
         build.build(tmp_path / "q.safetensors", "q", Plan("test", ("a",), []))
+
+
+def test_of_two_builds_of_one_pack_the_second_waits_and_takes_the_first(tmp_path):
+    rows, reads = {"points": torch.zeros(1, 4, 3), "label": torch.tensor([0])}, []
+
+    def read():
+        reads.append(1)
+        time.sleep(0.3)
+        return Content(rows, ["x"])
+
+    path, plan = tmp_path / "p.safetensors", Plan("test", ("a",), [Chunk("train", 1, read, "x")])
+    threads = [Thread(target=build.build, args=(path, "p", plan), kwargs={"again": False}) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(reads) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["p.safetensors"]
+
+
+def test_a_failure_leaves_neither_lock_nor_folder(tmp_path):
+    def read():
+        raise FileNotFoundError("gone")
+
+    with pytest.raises(FileNotFoundError, match="gone"):
+        build.build(tmp_path / "p.safetensors", "p", Plan("test", ("a",), [Chunk("train", 1, read, "x")]))
+    assert not list(tmp_path.iterdir())

@@ -39,6 +39,7 @@ def test_clouds_of_every_kind(tmp_path):
     np.savez(tmp_path / "e.npz", CLOUD[:, :3])
     head = "ply\nformat ascii 1.0\nelement vertex 50\n"
     head += "".join(f"property float {name}\n" for name in ("x", "y", "z", "nx", "ny", "nz")) + "end_header\n"
+    head = head.replace("end_header", "element face 0\nproperty list uchar int vertex_indices\nend_header")
     (tmp_path / "f.ply").write_text(head + "\n".join(" ".join(map(str, row)) for row in CLOUD) + "\n")
     for file in sorted(tmp_path.iterdir()):
         cloud = read(file)
@@ -65,10 +66,15 @@ def damaged(folder):
         (folder / name).write_bytes(content[: int(len(content) * 0.7)])
     whole = published.off(folder / "cut_face.off", glued=True)
     whole.write_text(whole.read_text().rstrip()[:-1])
+    head = "ply\nformat ascii 1.0\nelement vertex 4\nproperty float x\nproperty float y\nproperty float z\n"
+    head += "element face 2\nproperty list uchar int vertex_indices\nend_header\n0 0 0\n1 0 0\n0 1 0\n"
+    (folder / "text.ply").write_text(head)
+    (folder / "text_face.ply").write_text(f"{head}0 0 1\n3 0 1 2\n3 0 1\n")
     published.off(folder / "faces.off", faces=np.array([[0, 1, 99]]))
     published.off(folder / "nan.off", vertices=np.where(published.BOX == 3, np.nan, published.BOX))
     np.save(folder / "columns.npy", CLOUD[:, :4])
     np.save(folder / "nan.npy", np.full((5, 3), np.nan))
+    np.save(folder / "normals.npy", np.where(np.arange(6) < 5, CLOUD, np.nan))
     np.save(folder / "objects.npy", np.array([{}, {}]), allow_pickle=True)
     np.savez(folder / "unknown.npz", a=CLOUD, b=CLOUD)
     (folder / "words.xyz").write_text("no numbers\nat all\n")
@@ -79,6 +85,8 @@ def damaged(folder):
     return {
         "cut.stl": "is truncated: 478 bytes instead of 684",
         "cut.ply": "is damaged: PLY is unexpected length",
+        "text.ply": "is truncated: 3 lines instead of 6",
+        "text_face.ply": "is truncated: 5 lines instead of 6",
         "cut.glb": "is truncated",
         "cut.off": "is truncated: 14 lines instead of 21",
         "cut_face.off": "is truncated: 20 lines instead of 21",
@@ -87,6 +95,7 @@ def damaged(folder):
         "nan.off": "4 of 8 points have coordinates that are NaN or infinite",
         "columns.npy": r"columns must be x y z or x y z nx ny nz, got an array \(50, 4\)",
         "nan.npy": "5 of 5 points",
+        "normals.npy": "some of its normals are NaN or infinite",
         "objects.npy": "is damaged",
         "unknown.npz": "neither 'points' nor 'vertices' and 'faces': it has a, b",
         "words.xyz": "is damaged: could not convert",

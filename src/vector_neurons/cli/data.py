@@ -113,7 +113,7 @@ class Occupancy(_Common):
     sigma: float = 0.02
     """how near: standard deviation, relative to the longest side of the shape"""
     up: Up | None = None
-    """axis that is up in the source; by default y in OccNet's format, z elsewhere"""
+    """axis that is up in the source; by default y in OccNet's format and .glb, z elsewhere"""
     skip_damaged: bool | None = None
     """leave out missing and damaged files; by default OccNet's must be whole, and of meshes at least half"""
 
@@ -147,8 +147,8 @@ class Folder(_Common):
     """name of the pack, or a path that ends in .safetensors; by default a name that changes with the files"""
     points: int = 2048
     """points sampled from each mesh, and kept of each cloud"""
-    up: Up = "z"
-    """axis that is up in the files"""
+    up: Up | None = None
+    """axis that is up in the files; by default y in .glb, z in all others"""
 
     def convert(self, source: Path, progress: Progress) -> Path:
         """Make the pack."""
@@ -213,8 +213,8 @@ def describe(pack: Pack) -> str:
     lines = [
         f"{about['name']}  from the {about['layout']}: {sum(pack.splits.values()):,} shapes, z up, in the unit ball"
     ]
-    for split, count in pack.splits.items():
-        published = about["published"].get(split)
+    for split in about["published"] | pack.splits:
+        count, published = pack.splits.get(split, 0), about["published"].get(split)
         differs = f" (published: {published:,})" if published not in (None, count) else ""
         lines.append(f"{split.ljust(8)}  {count:,} shapes{differs}")
     per_class = {split: histogram(arrays["label"][pack.rows(split)], pack.classes) for split in pack.splits}
@@ -225,8 +225,9 @@ def describe(pack: Pack) -> str:
     lines.append(f"damaged   {len(about['damaged']):,} files left out" if about["damaged"] else "damaged   none")
     lines += [f"          {line}" for line in about["damaged"][:SHOWN]]
     for pair, names in about["overlap"].items():
-        remedy = "left out of the former" if about["overlap_dropped"] else "--drop-overlap leaves them out"
-        lines.append(f"overlap   {len(names):,} shapes are in both {pair} ({remedy}): {listed(names, 3)}")
+        droppable = " (--drop-overlap leaves them out)" if about["name"] == shapenet_part.NAME else ""
+        remedy = " (left out of the former)" if about["overlap_dropped"] else droppable
+        lines.append(f"overlap   {len(names):,} shapes are in both {pair}{remedy}: {listed(names, 3)}")
     lines.append(f"arrays    {holds}")
     lines.append(f"pack      {pack.path} ({pack.path.stat().st_size / 1e6:,.0f} MB)")
     return "\n".join(lines)

@@ -34,6 +34,8 @@ def run(
     """
     if each < 1:
         raise UserError(f"--each takes 1 or more, got {each}")
+    if png.suffix.lower() != ".png":
+        raise UserError(f"--png takes a file that ends in .png, got {png}")
     if not png.parent.is_dir():
         raise UserError(f"there is no folder {png.parent} to write {png.name} to")
     try:
@@ -46,6 +48,9 @@ def run(
         figure = stills.gallery(clouds.points, within, titles, normals=clouds.normals, columns=8)
     except (ValueError, ImportError) as error:
         raise UserError(str(error)) from error
-    figure.savefig(png, dpi=80)
+    try:
+        figure.savefig(png, dpi=80)
+    except OSError as error:
+        raise UserError(f"cannot write {png}: {error.strerror or error}") from error
     print(f"{png}: {len(titles)} clouds of {source}")
     return 0

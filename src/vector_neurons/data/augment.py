@@ -91,9 +91,10 @@ class Subset:
         """Choose points with their normals and parts, and queries with their answers."""
         if self.points is not None:
             cloud = _take(cloud, _choose(cloud.points, self.points, generator))
-        if self.queries is not None and cloud.queries is not None and cloud.occupied is not None:
+        if self.queries is not None and cloud.queries is not None:
             index = _choose(cloud.queries, self.queries, generator)
-            cloud = replace(cloud, queries=_rows(cloud.queries, index), occupied=cloud.occupied.gather(-1, index))
+            occupied = None if cloud.occupied is None else cloud.occupied.gather(-1, index)
+            cloud = replace(cloud, queries=_rows(cloud.queries, index), occupied=occupied)
         return cloud
 
 

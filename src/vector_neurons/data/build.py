@@ -8,14 +8,14 @@ the meantime is read again.
 import hashlib
 import json
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor
@@ -24,25 +24,43 @@ from .pack import FORMAT, DataError, one_line, write_pack
 
 Rows = dict[str, Tensor]  # what is known about some shapes, one row for each
 FILES_PER_CHUNK = 64
+LOCK = "lock"
+UNFORESEEN = (
+    ValueError,
+    IndexError,
+    KeyError,
+    TypeError,
+    RuntimeError,
+)  # what damaged arrays make readers stumble over
 
 
 @dataclass(frozen=True)
 class Content:
-    """What reading a chunk gave: rows, the names of their shapes, and one line for every shape that is damaged."""
+    """What reading a chunk gave: rows, the names of their shapes, and one line for every shape that is damaged.
+
+    Shapes of two splits are the same if their `contents` are equal, or their names where names are the publisher's.
+    `bare` are the names of shapes without normals.
+    """
 
     rows: Rows
     names: list[str]
     damaged: list[str] = field(default_factory=list)
+    contents: list[str] = field(default_factory=list)
+    bare: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some shapes of one split that are read together. `read` is picklable; `key` tells when it would read the same."""
+    """Some shapes of one split that are read together. `read` is picklable; `key` tells when it would read the same.
+
+    `file` is what is named when reading fails in a way that no check foresaw.
+    """
 
     split: str
     size: int
     read: Callable[[], Content]
     key: str
+    file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -77,26 +95,38 @@ def build(
     workers: int = 0,
     skip_damaged: bool | float = False,
     drop_overlap: bool = False,
+    again: bool = True,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Carry out a plan and write its pack. Nothing is written to `path` before everything has been read.
 
     With damaged files nothing is written at all, unless `skip_damaged`: True leaves them out, a number does so as long
     as at most that share is damaged. `drop_overlap` leaves out of the training set what also stands in the validation
-    or test set, and out of the validation set what stands in the test set.
+    or test set, and out of the validation set what stands in the test set. Of processes that build the same pack one
+    does and the others wait for it; without `again` they take what it made.
     """
-    from safetensors.torch import load_file
-
     if not plan.size:
         raise DataError(f"there are no shapes to convert in the {plan.layout}")
+    for split in plan.published:
+        if not any(chunk.size for chunk in plan.chunks if chunk.split == split):
+            raise DataError(f"the {plan.layout} is incomplete: its {split} set has no shapes, get it again")
     folder = path.with_suffix(".partial")
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        files = _read_all(folder, plan.chunks, workers, progress)
-    except BaseException:
-        with suppress(OSError):
-            folder.rmdir()  # if nothing is in it
-        raise
+    with _alone(folder):
+        if again or not path.is_file():
+            files = _read_all(folder, plan.chunks, workers, progress)
+            _assemble(path, name, plan, files, skip_damaged, drop_overlap)
+            for file in folder.iterdir():
+                if file.name != LOCK:
+                    with suppress(OSError):
+                        file.unlink()
+
+
+def _assemble(
+    path: Path, name: str, plan: Plan, files: Mapping[str, Path], skip_damaged: bool | float, drop_overlap: bool
+) -> None:
+    """Write what was read as one pack, unless too much of it is damaged."""
+    from safetensors.torch import load_file
+
     described = {chunk: json.loads(file.with_suffix(".json").read_text()) for chunk, file in files.items()}
     damaged = [line for chunk in plan.chunks for line in described[chunk.key]["damaged"]]
     allowed = skip_damaged if isinstance(skip_damaged, float) else float(skip_damaged)
@@ -107,14 +137,23 @@ def build(
         )
     splits = list(dict.fromkeys(chunk.split for chunk in plan.chunks))
     names = {s: [n for c in plan.chunks if c.split == s for n in described[c.key]["names"]] for s in splits}
-    overlap = {f"{a} and {b}": n for a, b in _pairs(splits) if (n := sorted(set(names[a]) & set(names[b])))}
+    if lost := [split for split in plan.published if not names[split]]:
+        raise DamagedError(f"every shape of the {lost[0]} set is damaged, no pack was written: repair them", damaged)
+    known = {c.key: described[c.key]["contents"] or described[c.key]["names"] for c in plan.chunks}
+    contents = {s: [x for c in plan.chunks if c.split == s for x in known[c.key]] for s in splits}
+    overlap = {}
+    for a, b in _pairs(splits):
+        there = set(contents[b])
+        if shared := sorted({name for name, x in zip(names[a], contents[a], strict=True) if x in there}):
+            overlap[f"{a} and {b}"] = shared
+    bare = [name for chunk in plan.chunks for name in described[chunk.key]["bare"]]
     rows: list[Rows] = []
     kept: dict[str, list[str]] = {split: [] for split in splits}
     for split in splits:
-        later = {n for other in splits[splits.index(split) + 1 :] for n in names[other]} if drop_overlap else set()
+        later = {x for other in splits[splits.index(split) + 1 :] for x in contents[other]} if drop_overlap else set()
         for chunk in (c for c in plan.chunks if c.split == split and described[c.key]["names"]):
             stored = described[chunk.key]["names"]
-            keep = [i for i, shape in enumerate(stored) if shape not in later]
+            keep = [i for i, x in enumerate(known[chunk.key]) if x not in later]
             read = load_file(files[chunk.key])
             rows.append(read if len(keep) == len(stored) else {key: x[keep] for key, x in read.items()})
             kept[split] += [stored[i] for i in keep]
@@ -128,11 +167,44 @@ def build(
         "overlap": overlap,
         "overlap_dropped": drop_overlap,
         "ids": kept,
+        "without_normals": bare[0] if 0 < len(bare) < sum(map(len, names.values())) else None,
         **plan.about,
     }
     write_pack(path, about, rows)
-    del rows  # closes the memory-mapped chunks, which some systems refuse to delete while they are open
-    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Make a folder and hold its lock; afterwards it is removed if nothing is left in it."""
+    lock = _lock(folder)
+    try:
+        yield
+    finally:
+        (folder / LOCK).unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
+        if lock is not None:
+            lock.close()
+
+
+def _lock(folder: Path) -> TextIO | None:
+    path = folder / LOCK
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        if find_spec("fcntl") is None:  # on Windows
+            return None
+        import fcntl
+
+        try:
+            file = path.open("w")
+        except FileNotFoundError:
+            continue  # the process that was done has just removed the folder
+        with suppress(OSError):  # some network drives know no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # it was removed while this process waited for it
 
 
 def _pairs(splits: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -144,12 +216,12 @@ def _read_all(
 ) -> dict[str, Path]:
     files = {chunk.key: folder / f"{chunk.key}.safetensors" for chunk in chunks}
     total = sum(chunk.size for chunk in chunks)
-    missing = [chunk for chunk in chunks if not files[chunk.key].with_suffix(".json").is_file()]
+    missing = [chunk for chunk in chunks if not _is_kept(files[chunk.key])]
     done = total - sum(chunk.size for chunk in missing)
     progress(done, total)
     if workers < 2:
         for chunk in missing:
-            _keep(files[chunk.key], chunk.read)
+            _keep(files[chunk.key], chunk)
             done += chunk.size
             progress(done, total)
         return files
@@ -159,7 +231,7 @@ def _read_all(
 
     # Not fork: torch and libigl run threads of their own, which a forked process would lack.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start) as pool:
-        tasks = {pool.submit(_keep, files[chunk.key], chunk.read): chunk for chunk in missing}
+        tasks = {pool.submit(_keep, files[chunk.key], chunk): chunk for chunk in missing}
         try:
             for task in as_completed(tasks):
                 task.result()
@@ -173,20 +245,37 @@ def _read_all(
     return files
 
 
+def _is_kept(file: Path) -> bool:
+    """Whether a chunk was read before and can be used. One with damaged shapes cannot: they may be repaired by now."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt"):  # compares the length of the file with what its header announces
+            described = json.loads(file.with_suffix(".json").read_text())
+            return "bare" in described and not described["damaged"]  # another version wrote less about a chunk
+    except (OSError, ValueError, KeyError, SafetensorError):
+        return False
+
+
 def _start() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one is told, and stops it
     torch.set_num_threads(1)  # the processes already fill the cores
 
 
-def _keep(file: Path, read: Callable[[], Content]) -> None:
+def _keep(file: Path, chunk: Chunk) -> None:
     from safetensors.torch import save_file
 
-    content = read()
+    try:
+        content = chunk.read()
+    except DataError:
+        raise
+    except UNFORESEEN as error:
+        raise DataError(f"{chunk.file or chunk.split} is damaged: {one_line(error)}") from error
     part = file.with_name(f"{file.name}.{os.getpid()}.part")
     save_file({name: x.contiguous() for name, x in content.rows.items()}, part)
     os.replace(part, file)
     # The description comes last: a chunk that has one is complete.
-    part.write_text(json.dumps({"names": content.names, "damaged": content.damaged}))
+    part.write_text(json.dumps({name: x for name, x in vars(content).items() if name != "rows"}))
     os.replace(part, file.with_suffix(".json"))
 
 
@@ -205,30 +294,45 @@ def key_of(*parts: object, files: Iterable[Path] = ()) -> str:
 
 
 def file_chunks(
-    split: str, files: Sequence[tuple[str, Path, int]], read: Callable[[str, Path, int], Rows], *options: object
+    split: str,
+    files: Sequence[tuple[str, Path, int]],
+    read: Callable[[str, Path, int], Rows],
+    *options: object,
+    members: Sequence[str] = (),
+    by_content: bool = False,
 ) -> list[Chunk]:
-    """Chunks of shapes that have a file each: `(name, file, label)`; `read` gives the single row of one of them."""
+    """Chunks of shapes that have a file each: `(name, file, label)`; `read` gives the single row of one of them.
+
+    Of shapes that have a folder each, `members` are the files that are read: repairing one does not touch its folder.
+    `by_content` finds the same shape in two splits by what is in the file, where names mean nothing.
+    """
     chunks = []
     for start in range(0, len(files), FILES_PER_CHUNK):
         some = files[start : start + FILES_PER_CHUNK]
         labelled = [(name, label) for name, _, label in some]
-        key = key_of(split, labelled, *options, files=[file for _, file, _ in some])
-        chunks.append(Chunk(split, len(some), partial(_read_files, read, some), key))
+        sources = [source for _, file, _ in some for source in ([file / m for m in members] or [file])]
+        key = key_of(split, labelled, *options, by_content, files=sources)
+        chunks.append(Chunk(split, len(some), partial(_read_files, read, some, by_content), key))
     return chunks
 
 
-def _read_files(read: Callable[[str, Path, int], Rows], files: Sequence[tuple[str, Path, int]]) -> Content:
-    shapes, names, damaged = [], [], []
+def _read_files(
+    read: Callable[[str, Path, int], Rows], files: Sequence[tuple[str, Path, int]], by_content: bool
+) -> Content:
+    shapes, names, damaged, contents = [], [], [], []
     for name, file, label in files:
         try:
             if not file.exists():
                 raise DataError(f"{file} is missing")
             shapes.append(read(name, file, label) | {"label": torch.tensor([label])})
             names.append(name)
-        except (ValueError, OSError) as error:
+            if by_content:
+                contents.append(hashlib.sha256(file.read_bytes()).hexdigest()[:16])
+        except (*UNFORESEEN, OSError) as error:
             line = one_line(error)
             damaged.append(line if str(file) in line else f"{file}: {line}")
-    return Content(joined(shapes), names, damaged)
+    bare = [name for name, shape in zip(names, shapes, strict=True) if "normals" not in shape]
+    return Content(joined(shapes), names, damaged, contents, bare)
 
 
 def joined(shapes: Sequence[Rows]) -> Rows:

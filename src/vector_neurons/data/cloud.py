@@ -45,9 +45,13 @@ class Cloud:
 
     def to(self, *args: Any, **kwargs: Any) -> "Cloud":
         """Move every tensor, as `Tensor.to` does; a floating-point type is for coordinates, labels keep theirs."""
-        like = torch.empty(0).to(*args, **kwargs)
+        device = self.points[:0].to(*args, **kwargs).device
+        later = kwargs.get("non_blocking", next((x for x in args if isinstance(x, bool)), False))
 
-        return self.map(lambda x: x.to(*args, **kwargs) if x.is_floating_point() else x.to(device=like.device))
+        def move(x: Tensor) -> Tensor:
+            return x.to(*args, **kwargs) if x.is_floating_point() else x.to(device, non_blocking=later)
+
+        return self.map(move)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Cloud":
         """Apply a function to every tensor that is known."""

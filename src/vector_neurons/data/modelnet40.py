@@ -22,6 +22,7 @@ from .reading import (
     read_arrays,
     read_hdf5,
     table,
+    words,
 )
 
 NAME = "modelnet40"
@@ -35,13 +36,14 @@ CLASSES = (
 PUBLISHED = {"train": 9843, "test": 2468}
 POINTS_PER_FILE = 10_000
 HDF5_FILES = {"train": 5, "test": 2}
+SHAPENET_PART = "this is ShapeNet-Part: use `vn data shapenet-part`"
 
 
 class ModelNet40(Packed):
     """ModelNet40 from its pack, z up, each cloud in the unit ball.
 
     `split` is "train", "val" or "test"; ModelNet40 has no validation set, so "val" is a share of the published training
-    set, the same share of every class, chosen by `seed`, and "train" is the rest; "train+val" is all of it.
+    set, the same share of every class, chosen by `split_seed`, and "train" is the rest; "train+val" is all of it.
     """
 
     name = NAME
@@ -55,10 +57,20 @@ class ModelNet40(Packed):
         subset: Subset = "first",
         normals: bool = False,
         seed: int = 0,
+        split_seed: int = 0,
         validation: float = 0.1,
     ) -> None:
         pack = open_pack(NAME, root, kind=NAME, make=MAKE)
-        super().__init__(pack, split, points=points, subset=subset, normals=normals, seed=seed, validation=validation)
+        super().__init__(
+            pack,
+            split,
+            points=points,
+            subset=subset,
+            normals=normals,
+            seed=seed,
+            split_seed=split_seed,
+            validation=validation,
+        )
 
 
 def convert(
@@ -110,9 +122,10 @@ def _npz(file: Path, points: int, up: Up) -> list[Chunk]:
     return [
         Chunk(
             split,
-            len(arrays[f"y_{split}"]),
+            arrays[f"y_{split}"].size,
             partial(_read_npz, file, split, points, up),
             key_of(NAME, split, points, up, files=[file]),
+            file,
         )
         for split in PUBLISHED
     ]
@@ -127,13 +140,13 @@ def _read_npz(file: Path, split: str, points: int, up: Up) -> Content:
 
 def _text(names_file: Path, points: int, up: Up) -> list[Chunk]:
     folder = names_file.parent
-    _same_classes(names_file.read_text().split(), names_file)
+    _same_classes(words(names_file), names_file)
     chunks = []
     for split in PUBLISHED:
         listing = folder / f"modelnet40_{split}.txt"
         if not listing.is_file():
             raise DataError(f"{listing} is missing: it says which shapes are in the {split} set")
-        shapes = listing.read_text().split()
+        shapes = words(listing)
         unknown = [shape for shape in shapes if shape.rpartition("_")[0] not in CLASSES]
         if unknown:
             raise DataError(f"{listing}: the class list does not match, {unknown[0]!r} is of none of its classes")
@@ -148,14 +161,19 @@ def _read_text(points: int, up: Up, name: str, file: Path, label: int) -> Rows:
 
 
 def _hdf5(folder: Path, points: int, up: Up) -> list[Chunk]:
+    # ShapeNet-Part's files are called the same, and its labels would pass for the first 16 classes.
+    if any((folder / f"ply_data_{name}.h5").is_file() for name in ("val0", "train5")):
+        raise DataError(f"{folder}: {SHAPENET_PART}")
     names = folder / "shape_names.txt"
     if names.is_file():
-        _same_classes(names.read_text().split(), names)
+        _same_classes(words(names), names)
     return hdf5_chunks(folder, HDF5_FILES, partial(_read_hdf5, points, up), NAME, points, up)
 
 
 def _read_hdf5(points: int, up: Up, file: Path) -> Content:
-    arrays = read_hdf5(file, {"data": 3, "label": 0}, optional=["normal"])
+    arrays = read_hdf5(file, {"data": 3, "label": 0}, optional=["normal", "pid"])
+    if "pid" in arrays:
+        raise DataError(f"{file}: {SHAPENET_PART}")
     more = {"normals": arrays["normal"][:, :points]} if "normal" in arrays else {}
     clouds, labels = arrays["data"], arrays["label"].reshape(-1)
     return array_content(file, clouds[:, :points], labels, digests(clouds), len(CLASSES), up, **more)
@@ -165,6 +183,9 @@ def _meshes(folder: Path, points: int, up: Up, seed: int) -> list[Chunk]:
     _same_classes(
         [f.name for f in folder.iterdir() if f.is_dir() and not f.name.startswith(".")], folder, ordered=False
     )
+    empty = [f"{c}/{split}" for c in CLASSES for split in PUBLISHED if not any((folder / c / split).glob("*.off"))]
+    if empty:
+        raise DataError(f"{folder} is incomplete: there are no .off files in {listed(empty)}")
     chunks = []
     for split in PUBLISHED:
         files = [
@@ -172,7 +193,7 @@ def _meshes(folder: Path, points: int, up: Up, seed: int) -> list[Chunk]:
             for label, name in enumerate(CLASSES)
             for file in sorted((folder / name / split).glob("*.off"))
         ]
-        chunks += file_chunks(split, files, partial(_read_mesh, points, up, seed), points, up, seed)
+        chunks += file_chunks(split, files, partial(_read_mesh, points, up, seed), points, up, seed, by_content=True)
     return chunks
 
 

@@ -1,9 +1,11 @@
 """Occupancy: surface points, and places in space of which it is known whether they lie inside."""
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -13,11 +15,11 @@ from torch import Tensor
 from ..mesh import Mesh, io
 from .build import Chunk, Content, Plan, Rows, build, file_chunks, joined, key_of
 from .cloud import Cloud, Dataset
-from .folder import MOST_DAMAGED, ONLY_CLASS, SPLITS, listing
+from .folder import MOST_DAMAGED, ONLY_CLASS, SPLITS, listing, up_of
 from .pack import DataError, one_line, open_pack, pack_path, seed_of
 from .packed import split_rows
 from .queries import Labeller, occupancy_rows
-from .reading import Array, Up, at_least, finite, read_arrays
+from .reading import Array, Up, at_least, finite, read_arrays, words
 
 NAME = "occupancy"
 MAKE = f"vn data {NAME} --from PATH"
@@ -31,7 +33,8 @@ class Occupancy(Dataset):
 
     A batch has `points` surface points and `queries` places of each shape, of which a share `near` lies near the
     surface and the rest is uniform in the shape's cube. They are chosen by `seed` and the shape, so they are the same
-    each time; assign another `seed` between epochs for another choice. `frame` is "unit_ball" (about the centre of the
+    each time; assign another `seed` between epochs for another choice; `split_seed` draws the splits that a pack lacks.
+    `frame` is "unit_ball" (about the centre of the
     surface) or "unit_cube" (bounding box centred, longest side 1, as in Occupancy Networks).
     """
 
@@ -49,13 +52,16 @@ class Occupancy(Dataset):
         normals: bool = False,
         frame: Frame = "unit_ball",
         seed: int = 0,
+        split_seed: int = 0,
         validation: float = 0.1,
         test: float = 0.2,
     ) -> None:
+        if frame not in get_args(Frame):
+            raise DataError(f'unknown frame {frame!r}: choose "unit_ball" or "unit_cube"')
         self.pack = open_pack(pack, root, kind=NAME, make=MAKE)
         self.split, self.points, self.normals, self.frame, self.seed = split, points, normals, frame, seed
         self.classes = self.pack.classes
-        self.rows = split_rows(self.pack, split, validation=validation, test=test, seed=seed)
+        self.rows = split_rows(self.pack, split, validation=validation, test=test, seed=split_seed)
         self.labels = self.pack.arrays["label"][self.rows]
         self.near = round(near * queries)
         self.uniform = queries - self.near
@@ -113,8 +119,9 @@ def convert(
 
     Each shape gets `points` surface points with normals, `queries` uniform queries and `near` ones: surface points with
     Gaussian noise of standard deviation `sigma`, relative to the longest side. OccNet's format brings its own queries,
-    of which `queries` are kept. `up` is the axis that is up in the source: y in OccNet's format, z elsewhere. Meshes
-    that cannot be read are left out unless they are the majority; OccNet's files must be whole unless `skip_damaged`.
+    of which `queries` are kept. `up` is the axis that is up in the source: y in OccNet's format and .glb, z elsewhere.
+    Meshes that cannot be read are left out unless they are the majority; OccNet's files must be whole unless
+    `skip_damaged`.
     """
     path = pack_path(to, root)
     plan = make_plan(Path(source), points, queries, near, sigma, up, seed)
@@ -139,15 +146,17 @@ def make_plan(
     lists = sorted(source.glob("*/train.lst"))
     if lists:
         chunks = _occnet(source, points, queries, up or "y", seed)
-        return Plan("OccNet format", tuple(file.parent.name for file in lists), chunks, about={"uniform": queries})
+        announced = {split: sum(chunk.size for chunk in chunks if chunk.split == split) for split in SPLITS}
+        classes = tuple(file.parent.name for file in lists)
+        return Plan("OccNet format", classes, chunks, announced, {"uniform": queries})
     files, classes = listing(source, (*io.MESHES, ".npz"))
-    read = partial(_read_mesh, label)
-    chunks = [chunk for split in files for chunk in file_chunks(split, files[split], read, label)]
+    read = partial(_read_mesh, label, up)
+    chunks = [c for split in files for c in file_chunks(split, files[split], read, label, up, by_content=True)]
     return Plan("folder of meshes", classes, chunks, about={"uniform": queries})
 
 
-def _read_mesh(label: Labeller, name: str, file: Path, number: int) -> Rows:
-    return label(name, io.read(file))
+def _read_mesh(label: Labeller, up: Up | None, name: str, file: Path, number: int) -> Rows:
+    return replace(label, up=up_of(file, up))(name, io.read(file))
 
 
 def _scanned(file: Path, label: Labeller) -> list[Chunk]:
@@ -158,7 +167,7 @@ def _scanned(file: Path, label: Labeller) -> list[Chunk]:
         for start in range(0, len(members), SCANS_PER_CHUNK):
             some = members[start : start + SCANS_PER_CHUNK]
             read = partial(_read_scanned, file, some, label)
-            chunks.append(Chunk(split, len(some), read, key_of(split, some, label, files=[file])))
+            chunks.append(Chunk(split, len(some), read, key_of(split, some, label, files=[file]), file))
     return chunks
 
 
@@ -195,8 +204,8 @@ def _occnet(source: Path, points: int, queries: int, up: Up, seed: int) -> list[
             names = folder / f"{split}.lst"
             if not names.is_file():
                 raise DataError(f"{names} is missing: it says which shapes are in the {split} set")
-            files += [(f"{folder.name}/{name}", folder / name, number) for name in names.read_text().split()]
-        chunks += file_chunks(split, files, read, points, queries, up, seed)
+            files += [(f"{folder.name}/{name}", folder / name, number) for name in words(names)]
+        chunks += file_chunks(split, files, read, points, queries, up, seed, members=("pointcloud.npz", "points.npz"))
     return chunks
 
 
@@ -217,11 +226,18 @@ def _pair(file: Path, name: str, least: int) -> tuple[Tensor, Tensor]:
     points, known = read_arrays(file, ["points", name]).values()
     if points.ndim != 2 or points.shape[1] != 3:
         raise DataError(f"{file}: {points.shape[-1]} columns in 'points' instead of 3")
-    if known.dtype == np.uint8:
+    packed = name == "occupancies" and known.dtype == np.uint8
+    if packed and known.shape == (math.ceil(len(points) / 8),):
         known = np.unpackbits(known)[: len(points)]
+    if name == "normals" and (known.ndim != 2 or known.shape[1] != 3):
+        raise DataError(f"{file}: 'normals' must have 3 columns, got an array {known.shape}")
+    if name == "occupancies" and known.ndim != 1:
+        raise DataError(f"{file}: 'occupancies' must be one number for each point, got an array {known.shape}")
     if len(known) != len(points):
         raise DataError(f"{file} is truncated: {len(known):,} {name} for {len(points):,} points")
     if len(points) < least:
         raise DataError(f"{file} has {len(points):,} points, asked for {least:,}: lower --points or --queries")
     finite(torch.from_numpy(points), str(file))
+    if name == "normals":
+        finite(torch.from_numpy(known), f"{file}, normals")
     return torch.from_numpy(points.astype(np.float64)), torch.from_numpy(known)

@@ -20,7 +20,8 @@ class Packed(Dataset):
 
     `points` of each shape are delivered: the `first` ones, or a subset that is `random` (chosen by `seed` and the
     shape, so the same each time; assign another `seed` between epochs for another choice) or `farthest` (spread out;
-    chosen once and remembered). Clouds are in the unit ball whichever points are taken.
+    chosen once and remembered). Clouds are in the unit ball whichever points are taken. Splits that the pack lacks are
+    drawn by `split_seed` alone, so that sets with other seeds stay disjoint.
     """
 
     def __init__(
@@ -32,12 +33,13 @@ class Packed(Dataset):
         subset: Subset = "first",
         normals: bool = False,
         seed: int = 0,
+        split_seed: int = 0,
         validation: float = 0.1,
         test: float = 0.2,
     ) -> None:
         self.pack, self.split, self.points, self.subset, self.seed = pack, split, points, subset, seed
         self.classes = pack.classes
-        self.rows = split_rows(pack, split, validation=validation, test=test, seed=seed)
+        self.rows = split_rows(pack, split, validation=validation, test=test, seed=split_seed)
         self.labels = pack.arrays["label"][self.rows]
         self.stored = pack.arrays["points"].shape[1]
         self.fields = ["points", *(name for name in ("parts",) if name in pack.arrays)]
@@ -47,6 +49,8 @@ class Packed(Dataset):
         if subset not in ("first", "random", "farthest"):
             raise DataError(f'unknown subset {subset!r}: choose "first", "random" or "farthest"')
         if normals:
+            if first := pack.about.get("without_normals"):
+                raise DataError(f"{pack.path} has no normals: not all files had normals, the first without is {first}")
             if "normals" not in pack.arrays:
                 raise DataError(f"{pack.path} has no normals: its source, the {pack.about['layout']}, had none")
             self.fields.append("normals")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from .pack import DataError, listed, one_line
 
 Up = Literal["x", "y", "z"]
 Array = NDArray[Any]
+ONE_PLACE = "all points at one place"
 # Turn the axis that is up in a source to z by a rotation, never by a swap, which would mirror the shapes.
 UPRIGHT = {
     "z": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
@@ -42,6 +43,8 @@ def cloud_rows(
     normals: Float[Tensor, "shapes points 3"] | None = None,
 ) -> Rows:
     """Rows of clouds as packs hold them: z up, in the unit ball, float32."""
+    if collapsed(points).any():
+        raise DataError(ONE_PLACE)
     rows = {
         "points": unit_ball(upright(points.double(), up)).float(),
         "count": torch.full((len(points),), points.shape[1]),
@@ -49,6 +52,13 @@ def cloud_rows(
     if normals is not None:
         rows["normals"] = upright(normals, up).float()
     return rows
+
+
+def collapsed(points: Float[Tensor, "shapes points 3"]) -> Bool[Tensor, " shapes"]:
+    """Which clouds of several points have them all at one place, and so no unit ball."""
+    if points.shape[1] < 2:
+        return torch.zeros(len(points), dtype=torch.bool)
+    return (points == points[:, :1]).all(-1).all(-1)
 
 
 def fit(columns: Mapping[str, Tensor], points: int, generator: torch.Generator) -> tuple[Rows, int]:
@@ -89,6 +99,14 @@ def read_arrays(file: Path, names: Sequence[str], optional: Sequence[str] = ()) 
         raise
     except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{file} is truncated, damaged or no .npz file: {one_line(error)}") from error
+
+
+def words(file: Path) -> list[str]:
+    """The words of a text file: a list of classes or of shapes."""
+    try:
+        return file.read_text(encoding="utf-8").split()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is damaged: it is no text file") from error
 
 
 def table(file: Path, columns: int, separator: str | None, lines: int | None = None, most: int | None = None) -> Array:
@@ -136,9 +154,9 @@ def read_hdf5(file: Path, names: Mapping[str, int], optional: Sequence[str] = ()
     except OSError as error:
         raise DataError(f"{file} is truncated or damaged: {one_line(error)}") from error
     for name, width in names.items():
-        if width and arrays[name].shape[-1] != width:
+        if width and arrays[name].ndim and arrays[name].shape[-1] != width:
             raise DataError(f"{file}: {arrays[name].shape[-1]} columns in {name!r} instead of {width}")
-    if len({len(array) for array in arrays.values()}) > 1:
+    if len({array.shape[:1] for array in arrays.values()}) > 1:
         raise DataError(f"{file}: its data sets differ in length")
     return arrays
 
@@ -154,9 +172,10 @@ def hdf5_chunks(
     return [
         Chunk(
             split,
-            len(read_hdf5(file, {"label": 0})["label"]),
+            read_hdf5(file, {"label": 0})["label"].size,
             partial(read, file),
             key_of(split, *options, files=[file]),
+            file,
         )
         for split, file in found
     ]
@@ -172,12 +191,20 @@ def array_content(
     file: Path, points: Array, labels: Array, names: Sequence[str], classes: int, up: Up, **more: Array
 ) -> Content:
     """The content of a chunk that comes as arrays `(shapes, points, 3)`; rows that are not finite are damaged."""
+    if points.ndim != 3 or points.shape[2] != 3:
+        raise DataError(f"{file}: clouds must be an array (shapes, points, 3), got {points.shape}")
+    expected = {"normals": points.shape, "parts": points.shape[:2]}
+    for key, array in {"labels": labels, "names": np.asarray(names), **more}.items():
+        if array.shape != expected.get(key, points.shape[:1]):
+            raise DataError(f"{file} is damaged: {key} {array.shape} do not fit its clouds {points.shape}")
     known_labels(file, labels, classes)
     normals = more.pop("normals", None)
     numbers = points if normals is None else np.concatenate([points, normals], axis=2)
-    good = np.asarray(np.isfinite(numbers).all(axis=(1, 2)))
+    whole = np.asarray(np.isfinite(numbers).all(axis=(1, 2)))
+    good = whole & ~collapsed(torch.from_numpy(points)).numpy()
     damaged = [
-        f"{file}, shape {i:,} ({names[i]}): coordinates are NaN or infinite" for i in np.flatnonzero(~good).tolist()
+        f"{file}, shape {i:,} ({names[i]}): {ONE_PLACE if whole[i] else 'coordinates are NaN or infinite'}"
+        for i in np.flatnonzero(~good).tolist()
     ]
     rows = cloud_rows(
         torch.from_numpy(points[good]), up, None if normals is None else torch.from_numpy(normals[good])

@@ -25,6 +25,7 @@ from .reading import (
     read_arrays,
     read_hdf5,
     table,
+    words,
 )
 
 NAME = "shapenet-part"
@@ -123,8 +124,11 @@ def _same_classes(found: dict[str, str], where: Path) -> None:
         raise DataError(f"{where}: the class list does not match ShapeNet-Part's 16 categories ({listed(odd)})")
 
 
-def _same_parts(parts: Array, labels: Array, file: Path, where: str) -> None:
+def _same_parts(parts: Array, labels: Array, clouds: tuple[int, ...], file: Path, where: str) -> None:
     """Refuse parts that their category does not have: with numbers mixed up, training would still run."""
+    if parts.shape != clouds[:2] or labels.shape != clouds[:1]:
+        found = f"{parts.shape} and {len(labels):,} labels"
+        raise DataError(f"{file} is damaged: {where} {found} do not fit its clouds {clouds}")
     known_labels(file, labels, len(CLASSES))
     good = (parts >= 0) & (parts < len(PARTS))
     good &= PARTS_OF.numpy()[labels.reshape(-1, 1), np.where(good, parts, 0)]
@@ -136,13 +140,14 @@ def _same_parts(parts: Array, labels: Array, file: Path, where: str) -> None:
 
 def _npz(file: Path, points: int, up: Up) -> list[Chunk]:
     arrays = read_arrays(file, ["names", "synset", *(f"y_{split}" for split in PUBLISHED)])
-    _same_classes(dict(zip(arrays["names"].tolist(), arrays["synset"].tolist(), strict=True)), file)
+    _same_classes(dict(zip(arrays["names"].tolist(), arrays["synset"].tolist(), strict=False)), file)
     return [
         Chunk(
             split,
-            len(arrays[f"y_{split}"]),
+            arrays[f"y_{split}"].size,
             partial(_read_npz, file, split, points, up),
             key_of(NAME, split, points, up, files=[file]),
+            file,
         )
         for split in PUBLISHED
     ]
@@ -153,7 +158,7 @@ def _read_npz(file: Path, split: str, points: int, up: Up) -> Content:
     x, y, parts, names, scale, *counts = arrays.values()
     if x.ndim != 3 or x.shape[-1] != 3:
         raise DataError(f"{file}: {x.shape[-1]} columns in 'x_{split}' instead of 3")
-    _same_parts(parts, y, file, f"'pid_{split}'")
+    _same_parts(parts, y, x.shape, file, f"'pid_{split}'")
     clouds = x[:, :points].astype(np.float32) * scale
     more = {"parts": parts[:, :points].astype(np.uint8)}
     if counts:
@@ -163,8 +168,8 @@ def _read_npz(file: Path, split: str, points: int, up: Up) -> Content:
 
 def _text(categories: Path, points: int, up: Up, seed: int) -> list[Chunk]:
     folder = categories.parent
-    words = categories.read_text().split()
-    _same_classes(dict(zip(words[::2], words[1::2], strict=False)), categories)
+    pairs = words(categories)
+    _same_classes(dict(zip(pairs[::2], pairs[1::2], strict=False)), categories)
     chunks = []
     for split in PUBLISHED:
         listing = folder / "train_test_split" / f"shuffled_{split}_file_list.json"
@@ -172,7 +177,7 @@ def _text(categories: Path, points: int, up: Up, seed: int) -> list[Chunk]:
             shapes = [str(shape).removeprefix("shape_data/") for shape in json.loads(listing.read_text())]
         except FileNotFoundError as error:
             raise DataError(f"{listing} is missing: it says which shapes are in the {split} set") from error
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise DataError(f"{listing} is truncated or damaged: it is no JSON list") from error
         unknown = [shape for shape in shapes if shape.partition("/")[0] not in SYNSETS]
         if unknown:
@@ -185,7 +190,7 @@ def _text(categories: Path, points: int, up: Up, seed: int) -> list[Chunk]:
 def _read_text(points: int, up: Up, seed: int, name: str, file: Path, label: int) -> Rows:
     numbers = torch.from_numpy(table(file, 7, None))
     parts = numbers[:, 6].round().long()
-    _same_parts(parts[None].numpy(), np.array([label]), file, "its last column")
+    _same_parts(parts[None].numpy(), np.array([label]), (1, *numbers.shape), file, "its last column")
     columns = {"points": numbers[:, :3], "normals": numbers[:, 3:6], "parts": parts.to(torch.uint8)}
     chosen, count = fit(columns, points, torch.Generator().manual_seed(seed_of(seed, name)))
     rows = cloud_rows(chosen["points"][None], up, chosen["normals"][None])
@@ -199,6 +204,6 @@ def _hdf5(folder: Path, points: int, up: Up) -> list[Chunk]:
 def _read_hdf5(points: int, up: Up, file: Path) -> Content:
     arrays = read_hdf5(file, {"data": 3, "label": 0, "pid": 0})
     clouds, labels, parts = arrays["data"], arrays["label"].reshape(-1), arrays["pid"]
-    _same_parts(parts, labels, file, "'pid'")
+    _same_parts(parts, labels, clouds.shape, file, "'pid'")
     more = {"parts": parts[:, :points].astype(np.uint8)}
     return array_content(file, clouds[:, :points], labels, digests(clouds), len(CLASSES), up, **more)

@@ -67,6 +67,8 @@ def check(mesh: Mesh) -> None:
     bad = int((~torch.isfinite(mesh.vertices)).any(-1).sum())
     if bad:
         raise MeshError(f"{bad:,} of {len(mesh.vertices):,} points have coordinates that are NaN or infinite")
+    if mesh.normals is not None and not mesh.normals.isfinite().all():
+        raise MeshError("some of its normals are NaN or infinite")
     if len(mesh.faces) and not 0 <= int(mesh.faces.min()) <= int(mesh.faces.max()) < len(mesh.vertices):
         raise MeshError("it is damaged, its faces name vertices that do not exist")
 
@@ -123,11 +125,33 @@ def _complete(path: Path) -> None:
         found = len(lines)
         if found >= announced and int(lines[0][1]) and len(lines[announced - 1]) <= int(lines[announced - 1][0]):
             found = announced - 1  # the last face lacks a corner
+    elif suffix == ".ply" and b"format ascii" in content.partition(b"end_header")[0]:
+        announced, found = _ply_lines(content.decode("ascii", "replace"))
     else:
         return
     if found < announced:
-        unit = "lines" if suffix == ".off" else "bytes"
+        unit = "lines" if suffix in (".off", ".ply") else "bytes"
         raise MeshError(f"{path} is truncated: {found:,} {unit} instead of {announced:,}")
+
+
+def _ply_lines(content: str) -> tuple[int, int]:
+    """How many lines the header of a text .ply file announces after itself, and how many are there and whole."""
+    header, _, body = content.partition("end_header")
+    announced, rows = 0, 0
+    last: list[str] = []  # kinds of the properties of the last element that has rows
+    for words in (line.split() for line in header.splitlines()):
+        if words[:1] == ["element"]:
+            rows = int(words[2])
+            announced, last = announced + rows, [] if rows else last
+        elif words[:1] == ["property"] and rows:
+            last.append(words[1])
+    lines = [line for raw in body.splitlines() if (line := raw.split())]
+    found = len(lines)
+    if 0 < found == announced:
+        found -= len(lines[-1]) < (
+            1 + int(lines[-1][0]) if last == ["list"] else len(last)
+        )  # it is cut inside the line
+    return announced, found
 
 
 def _ply_normals(cloud: object) -> NDArray[Any] | None:
