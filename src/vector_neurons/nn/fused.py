@@ -12,6 +12,7 @@ from .unbuilt import Edges, WithMean
 
 # Features of so few channels are mapped inside the kernels; their images would be far larger than they are.
 FEW = 9
+MANY = 64  # from here on, padding a feature costs less than it saves
 
 Moments = Callable[[], Tensor]
 # Scale, shift, centre and floor of every channel, from the sums of its lengths and of their squares, and the number
@@ -44,6 +45,7 @@ def block(
 ) -> Tensor:
     """Linear → norm → leaky ReLU, `q` and `k` read from `x`; with `pool` the mean over the axis before the vectors."""
     shape = x.neighbours.shape if isinstance(x, Edges) else (x if isinstance(x, Tensor) else x.x).shape[:-2]
+    x = _align(x)
     q = _rows(x, _pad(feature))
     k = _rows(x, direction if len(direction) == 1 else _pad(direction))  # one for all channels stays one
     together = shape[-1] if shape else 1
@@ -70,17 +72,34 @@ def _pad(weight: Tensor) -> Tensor:
     return F.pad(weight, (0, 0, 0, padded(len(weight)) - len(weight)))
 
 
+def _align(x: Tensor | Edges | WithMean) -> Tensor | Edges | WithMean:
+    """Pad many channels to whole lanes: the product that gives x its gradient is then a third faster."""
+    if isinstance(x, Edges):
+        return x
+    if isinstance(x, WithMean):
+        return WithMean(_aligned(x.x), _aligned(x.mean))
+    return _aligned(x)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    return F.pad(x, (0, padded(x.shape[-1]) - x.shape[-1])) if x.shape[-1] > MANY else x
+
+
+def _linear(x: Tensor, weight: Tensor) -> Tensor:
+    return F.linear(x, F.pad(weight, (0, x.shape[-1] - weight.shape[-1])))
+
+
 def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
     if isinstance(x, Edges):
         difference, own = weight.tensor_split(2, dim=1)
         return Rows(F.linear(x.x, difference), F.linear(x.x, own - difference), x.neighbours.long().contiguous())
     if isinstance(x, WithMean):
         own, overall = weight.tensor_split(2, dim=1)
-        a, b = F.linear(x.x, own), F.linear(x.mean, overall)
+        a, b = _linear(x.x, own), _linear(x.mean, overall)
         return Rows(a.reshape(a.shape[0], -1, 3, len(weight)), b.reshape(a.shape[0], -1, 3, len(weight)))
     if x.shape[-1] <= FEW:
         return Rows(x.reshape(1, -1, 3, x.shape[-1]).contiguous(), weight.mT.contiguous())
-    return Rows(F.linear(x, weight).reshape(1, -1, 3, len(weight)))
+    return Rows(_linear(x, weight).reshape(1, -1, 3, len(weight)))
 
 
 def _norm(q: Rows, settings: Settings | None, channels: int, group: int, eps: float | None) -> Tensor:
