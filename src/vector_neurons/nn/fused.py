@@ -73,7 +73,7 @@ def _pad(weight: Tensor) -> Tensor:
 
 
 def _align(x: Tensor | Edges | WithMean) -> Tensor | Edges | WithMean:
-    """Pad many channels to whole lanes: the product that gives x its gradient is then a third faster."""
+    """Pad many channels to whole lanes if x wants a gradient: the product that gives it is then a third faster."""
     if isinstance(x, Edges):
         return x
     if isinstance(x, WithMean):
@@ -82,7 +82,8 @@ def _align(x: Tensor | Edges | WithMean) -> Tensor | Edges | WithMean:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    return F.pad(x, (0, padded(x.shape[-1]) - x.shape[-1])) if x.shape[-1] > MANY else x
+    worth = x.shape[-1] > MANY and x.requires_grad
+    return F.pad(x, (0, padded(x.shape[-1]) - x.shape[-1])) if worth else x
 
 
 def _linear(x: Tensor, weight: Tensor) -> Tensor:
