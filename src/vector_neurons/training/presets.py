@@ -48,8 +48,8 @@ PAPER: Mapping[tuple[TaskName, str], Recipe] = {
     ("segmentation", "dgcnn"): replace(SGD, epochs=200, stretch=1.0, shift=0.0),
     ("segmentation", "pointnet"): replace(ADAM, zoom=1.0, shift=0.0),
 }
-# Ours, meant for two hours of two cores on ModelNet40. The linear frame saves most of the products of the MLP, which the
-# paper's ablation finds no better (89.7 and 89.5).
+# Ours, meant for two hours of two cores on ModelNet40. The linear frame saves most of the products of the MLP, which
+# the paper's ablation finds no better (89.7 and 89.5).
 FAST = Recipe(epochs=28, ema=0.998, early_points=256, early_share=0.5)
 PAPER_POINTS: Mapping[TaskName, int] = {"classification": 1024, "segmentation": 2048}
 FAST_POINTS, FAST_NEIGHBOURS = 512, 16
