@@ -77,5 +77,6 @@ def joined(device: str = "cpu") -> Iterator[World]:
     try:
         with synchronised():
             yield World(rank, expected(), own)
+            dist.barrier()  # who leaves first takes the meeting place away from the others
     finally:
         dist.destroy_process_group()
