@@ -1,10 +1,4 @@
-"""The native bodies against the plain ones: values, gradients, neighbours, and what happens where they cannot run."""
-
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
+"""The native bodies against the plain ones: values and gradients, and where they leave the work to them."""
 
 import pytest
 import torch
@@ -12,7 +6,6 @@ from torch import nn
 
 import vector_neurons as vn
 from vector_neurons import kernels
-from vector_neurons.geometry import neighbours
 from vector_neurons.kernels.block import Rows, bend, moments
 from vector_neurons.testing import relative_error
 
@@ -316,150 +309,6 @@ def test_a_part_may_be_exchanged():
         expected = block.eval()(x)
     with kernels.using("native"):
         torch.testing.assert_close(block(x), expected)
-
-
-GRID = torch.stack(torch.meshgrid(*[torch.linspace(-1, 1, 6)] * 3, indexing="ij"), dim=-1).reshape(1, -1, 3)
-
-
-def clouds():
-    torch.manual_seed(0)
-    generic = torch.randn(2, 200, 3)
-    duplicated = generic.clone()
-    duplicated[:, :80] = duplicated[:, 100:180]
-    return {
-        "generic": generic,
-        "wide": torch.randn(2, 200, 63),
-        "wide-float64": torch.randn(2, 150, 63, dtype=torch.float64),
-        "duplicated": duplicated,
-        "wide-duplicated": duplicated.repeat(1, 1, 7),
-        "grid": GRID,
-        "all-equal": torch.ones(1, 50, 4),
-        "far-from-the-origin": torch.randn(1, 200, 20) + 100,
-        "few": torch.randn(3, 8, 3),
-    }
-
-
-@pytest.mark.parametrize("cloud", clouds())
-@pytest.mark.parametrize("include_self", [True, False])
-def test_neighbours_are_the_same(cloud, include_self):
-    x = clouds()[cloud]
-    with kernels.using("eager"):
-        expected = vn.knn(x, 7, include_self=include_self)
-    with kernels.using("native"):
-        assert torch.equal(vn.knn(x, 7, include_self=include_self), expected)
-
-
-@pytest.mark.parametrize("dim", [3, 20])
-def test_neighbours_of_padded_clouds_are_the_same(dim):
-    x, mask = torch.randn(3, 60, dim), torch.arange(60) < torch.tensor([60, 21, 9])[:, None]
-    x[~mask] = torch.nan
-    with kernels.using("eager"):
-        expected = vn.knn(x, 8, mask=mask)
-    with kernels.using("native"):
-        assert torch.equal(vn.knn(x, 8, mask=mask)[mask], expected[mask])
-
-
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-@pytest.mark.parametrize("dim", [3, 20])
-def test_what_is_no_number_crashes_nothing(bad, dim):
-    x = torch.randn(2, 40, dim)
-    x[0, 3:30], x[1, 5, 0] = bad, bad
-    with kernels.using("native"):
-        found = vn.knn(x, 20)
-    assert found.min() >= 0
-    assert found.max() < 40
-
-
-def test_neighbours_of_many_points_need_no_matrix():
-    x = torch.randn(1, 3000, 30)
-    with kernels.using("native"):
-        found = vn.knn(x, 10)
-    rows = torch.randint(3000, (20,))
-    expected = torch.cdist(x[0, rows].double(), x[0].double()).topk(10, largest=False).indices
-    assert torch.equal(found[0, rows], expected)
-    assert neighbours.BLOCK_ELEMENTS < 3000 * 3000 * 10
-
-
-# ------------------------------------------------------------------------------------------- where they cannot be built
-
-
-def python(code, **environment):
-    """Run code in a fresh process; give its exit code and the two streams."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=os.environ | environment
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-USE = """
-    import torch, vector_neurons as vn
-    from vector_neurons import kernels
-    for _ in range(2):
-        y = vn.Block(2, 3)(torch.randn(2, 4, 3, 2))
-    print(kernels.available(), tuple(y.shape))
-"""
-
-
-def test_without_a_compiler_there_is_one_warning_and_the_plain_body(tmp_path):
-    code, out, err = python(USE, CXX="no-such-compiler", XDG_CACHE_HOME=str(tmp_path))
-    assert code == 0
-    assert out == "('eager',) (2, 4, 3, 3)\n"
-    assert err.count("UserWarning") == 1
-    assert "no C++ compiler was found" in err
-
-
-def test_a_failed_build_is_one_warning_and_leaves_nothing(tmp_path):
-    code, out, err = python(USE, CXX="false", XDG_CACHE_HOME=str(tmp_path))
-    assert code == 0
-    assert "could not compile them" in err
-    assert err.count("UserWarning") == 1
-    assert "eager" in out
-    assert not list(tmp_path.rglob("*.so"))
-
-
-def test_a_library_that_cannot_be_loaded(tmp_path):
-    name = "from vector_neurons.kernels.build import library; print(library())"
-    path = Path(python(name, XDG_CACHE_HOME=str(tmp_path), VN_KERNELS="eager")[1].strip())
-    path.parent.mkdir(parents=True)
-    path.write_text("not a library")
-    code, out, err = python(USE, XDG_CACHE_HOME=str(tmp_path))
-    assert code == 0
-    assert err.count("UserWarning") == 1
-    assert "eager" in out
-
-
-def test_a_compiler_with_arguments(tmp_path):
-    _, _, err = python(USE, CXX="false -v", XDG_CACHE_HOME=str(tmp_path))
-    assert "false -v could not compile them: exit code 1" in err
-
-
-def test_a_cache_that_cannot_be_written(tmp_path):
-    (tmp_path / "vector-neurons").write_text("a file where the folder should be")
-    code, out, err = python(USE, XDG_CACHE_HOME=str(tmp_path))
-    assert code == 0
-    assert "they cannot be written" in err
-    assert "eager" in out
-
-
-def test_the_environment_chooses():
-    asks = "from vector_neurons import kernels; import torch; print(kernels.native(torch.zeros(1)))"
-    assert python(asks, VN_KERNELS="eager")[1] == "False\n"
-    assert python(asks, VN_KERNELS="native")[1] == "True\n"
-    code, _, err = python(asks, VN_KERNELS="fast")
-    assert code == 1
-    assert "VN_KERNELS is 'fast': choose one of auto, eager, native" in err
-
-
-def test_native_by_name_fails_where_it_cannot_be_built(tmp_path):
-    ask = "from vector_neurons import kernels; kernels.use('native')"
-    code, _, err = python(ask, CXX="no-such-compiler", XDG_CACHE_HOME=str(tmp_path))
-    assert code == 1
-    assert "BuildError: no C++ compiler was found" in err
-
-
-def test_unknown_bodies_are_refused(unchecked):
-    with pytest.raises(ValueError, match="unknown kernels 'quick': choose one of auto, eager, native"):
-        kernels.use("quick")
 
 
 def test_half_precision_and_other_dimensions_take_the_plain_body():

@@ -4,9 +4,9 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
@@ -35,6 +35,19 @@ class _Common:
     seed: int = 0
     """of everything that is drawn"""
 
+    verb: ClassVar[str]
+    converter: ClassVar[Callable[..., Path]]
+
+    def convert(self, source: Path, progress: Progress) -> Path:
+        """Make the pack: whatever else can be said here is an option of the set's own converter."""
+        ours = ("source", "data_root", "check")
+        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ours}
+        return type(self).converter(source, self.data_root, **options, progress=progress)
+
+    def path(self) -> Path:
+        """Where the pack is."""
+        return pack_path(self.verb, self.data_root)
+
 
 @dataclass(frozen=True)
 class ModelNet40(_Common):
@@ -47,22 +60,7 @@ class ModelNet40(_Common):
     skip_damaged: bool = False
     """leave out missing and damaged files"""
 
-    def convert(self, source: Path, progress: Progress) -> Path:
-        """Make the pack."""
-        return modelnet40.convert(
-            source,
-            self.data_root,
-            points=self.points,
-            up=self.up,
-            seed=self.seed,
-            workers=self.workers,
-            skip_damaged=self.skip_damaged,
-            progress=progress,
-        )
-
-    def path(self) -> Path:
-        """Where the pack is."""
-        return pack_path(modelnet40.NAME, self.data_root)
+    verb, converter = modelnet40.NAME, modelnet40.convert
 
 
 @dataclass(frozen=True)
@@ -79,23 +77,7 @@ class ShapeNetPart(_Common):
     """leave out of the training set what is also in the validation or test set, and out of the former what is in the
     latter"""
 
-    def convert(self, source: Path, progress: Progress) -> Path:
-        """Make the pack."""
-        return shapenet_part.convert(
-            source,
-            self.data_root,
-            points=self.points,
-            up=self.up,
-            seed=self.seed,
-            workers=self.workers,
-            skip_damaged=self.skip_damaged,
-            drop_overlap=self.drop_overlap,
-            progress=progress,
-        )
-
-    def path(self) -> Path:
-        """Where the pack is."""
-        return pack_path(shapenet_part.NAME, self.data_root)
+    verb, converter = shapenet_part.NAME, shapenet_part.convert
 
 
 @dataclass(frozen=True)
@@ -117,22 +99,7 @@ class Occupancy(_Common):
     skip_damaged: bool | None = None
     """leave out missing and damaged files; by default OccNet's must be whole, and of meshes at least half"""
 
-    def convert(self, source: Path, progress: Progress) -> Path:
-        """Make the pack."""
-        return occupancy.convert(
-            source,
-            self.data_root,
-            to=self.to,
-            points=self.points,
-            queries=self.queries,
-            near=self.near,
-            sigma=self.sigma,
-            up=self.up,
-            seed=self.seed,
-            workers=self.workers,
-            skip_damaged=self.skip_damaged,
-            progress=progress,
-        )
+    verb, converter = occupancy.NAME, occupancy.convert
 
     def path(self) -> Path:
         """Where the pack is."""
@@ -150,18 +117,7 @@ class Folder(_Common):
     up: Up | None = None
     """axis that is up in the files; by default y in .glb, z in all others"""
 
-    def convert(self, source: Path, progress: Progress) -> Path:
-        """Make the pack."""
-        return folder.convert(
-            source,
-            self.data_root,
-            to=self.to,
-            points=self.points,
-            up=self.up,
-            seed=self.seed,
-            workers=self.workers,
-            progress=progress,
-        )
+    verb, converter = "folder", folder.convert
 
     def path(self) -> Path:
         """Where the pack is."""
@@ -172,10 +128,10 @@ class Folder(_Common):
 
 def run(
     what: Annotated[
-        Annotated[ModelNet40, tyro.conf.subcommand("modelnet40")]
-        | Annotated[ShapeNetPart, tyro.conf.subcommand("shapenet-part")]
-        | Annotated[Occupancy, tyro.conf.subcommand("occupancy")]
-        | Annotated[Folder, tyro.conf.subcommand("folder")],
+        Annotated[ModelNet40, tyro.conf.subcommand(ModelNet40.verb)]
+        | Annotated[ShapeNetPart, tyro.conf.subcommand(ShapeNetPart.verb)]
+        | Annotated[Occupancy, tyro.conf.subcommand(Occupancy.verb)]
+        | Annotated[Folder, tyro.conf.subcommand(Folder.verb)],
         tyro.conf.arg(name=""),
     ],
 ) -> int:
@@ -189,7 +145,7 @@ def run(
                 path = what.convert(what.source, progress)
         else:
             path = what.path()
-        pack = open_pack(path, make=f"vn data {_verb(what)} --from PATH")
+        pack = open_pack(path, make=f"vn data {what.verb} --from PATH")
         print(describe(pack))
         if what.check:
             print(f"checksum  sha256 {verify(path)}: as written")
@@ -231,12 +187,6 @@ def describe(pack: Pack) -> str:
     lines.append(f"arrays    {holds}")
     lines.append(f"pack      {pack.path} ({pack.path.stat().st_size / 1e6:,.0f} MB)")
     return "\n".join(lines)
-
-
-def _verb(what: _Common) -> str:
-    return {ModelNet40: "modelnet40", ShapeNetPart: "shapenet-part", Occupancy: "occupancy", Folder: "folder"}[
-        type(what)
-    ]
 
 
 def _progress() -> AbstractContextManager[Progress]:

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from ..mesh import io, surface
-from .build import Chunk, Content, Plan, Rows, build, file_chunks, key_of
+from .build import Chunk, Content, Plan, Rows, build, file_chunks
 from .pack import DataError, listed, open_pack, pack_path, seed_of
 from .packed import Packed, Subset
 from .reading import (
@@ -19,8 +18,10 @@ from .reading import (
     digests,
     find,
     hdf5_chunks,
+    npz_chunks,
     read_arrays,
     read_hdf5,
+    scaled_clouds,
     table,
     words,
 )
@@ -117,25 +118,14 @@ def _same_classes(found: list[str], where: Path, *, ordered: bool = True) -> Non
 
 
 def _npz(file: Path, points: int, up: Up) -> list[Chunk]:
-    arrays = read_arrays(file, ["names", *(f"y_{split}" for split in PUBLISHED)])
-    _same_classes(arrays["names"].tolist(), file)
-    return [
-        Chunk(
-            split,
-            arrays[f"y_{split}"].size,
-            partial(_read_npz, file, split, points, up),
-            key_of(NAME, split, points, up, files=[file]),
-            file,
-        )
-        for split in PUBLISHED
-    ]
+    _same_classes(read_arrays(file, ["names"])["names"].tolist(), file)
+    return npz_chunks(file, PUBLISHED, partial(_read_npz, points, up), NAME, points, up)
 
 
-def _read_npz(file: Path, split: str, points: int, up: Up) -> Content:
+def _read_npz(points: int, up: Up, file: Path, split: str) -> Content:
     x, y, names, scale = read_arrays(file, [f"x_{split}", f"y_{split}", f"id_{split}", "scale"]).values()
-    if x.ndim != 3 or x.shape[-1] != 3:
-        raise DataError(f"{file}: {x.shape[-1]} columns in 'x_{split}' instead of 3")
-    return array_content(file, x[:, :points].astype(np.float32) * scale, y, names.tolist(), len(CLASSES), up)
+    clouds = scaled_clouds(file, x, scale, split, points)
+    return array_content(file, clouds, y, names.tolist(), len(CLASSES), up)
 
 
 def _text(names_file: Path, points: int, up: Up) -> list[Chunk]:

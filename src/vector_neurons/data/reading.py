@@ -2,7 +2,7 @@
 
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -179,6 +179,24 @@ def hdf5_chunks(
         )
         for split, file in found
     ]
+
+
+def npz_chunks(
+    file: Path, splits: Iterable[str], read: Callable[[Path, str], Content], *options: object
+) -> list[Chunk]:
+    """A chunk for each split of an array pack."""
+    labels = read_arrays(file, [f"y_{split}" for split in splits])
+    return [
+        Chunk(split, labels[f"y_{split}"].size, partial(read, file, split), key_of(*options, split, files=[file]), file)
+        for split in splits
+    ]
+
+
+def scaled_clouds(file: Path, x: Array, scale: Array, split: str, points: int) -> Array:
+    """Clouds of an array pack, which keeps them as whole numbers."""
+    if x.ndim != 3 or x.shape[-1] != 3:
+        raise DataError(f"{file}: {x.shape[-1]} columns in 'x_{split}' instead of 3")
+    return x[:, :points].astype(np.float32) * scale
 
 
 def known_labels(file: Path, labels: Array, classes: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .build import Chunk, Content, Plan, Rows, build, file_chunks, key_of
+from .build import Chunk, Content, Plan, Rows, build, file_chunks
 from .pack import DataError, listed, open_pack, pack_path, seed_of
 from .packed import Packed, Subset
 from .reading import (
@@ -22,8 +22,10 @@ from .reading import (
     fit,
     hdf5_chunks,
     known_labels,
+    npz_chunks,
     read_arrays,
     read_hdf5,
+    scaled_clouds,
     table,
     words,
 )
@@ -139,27 +141,16 @@ def _same_parts(parts: Array, labels: Array, clouds: tuple[int, ...], file: Path
 
 
 def _npz(file: Path, points: int, up: Up) -> list[Chunk]:
-    arrays = read_arrays(file, ["names", "synset", *(f"y_{split}" for split in PUBLISHED)])
+    arrays = read_arrays(file, ["names", "synset"])
     _same_classes(dict(zip(arrays["names"].tolist(), arrays["synset"].tolist(), strict=False)), file)
-    return [
-        Chunk(
-            split,
-            arrays[f"y_{split}"].size,
-            partial(_read_npz, file, split, points, up),
-            key_of(NAME, split, points, up, files=[file]),
-            file,
-        )
-        for split in PUBLISHED
-    ]
+    return npz_chunks(file, PUBLISHED, partial(_read_npz, points, up), NAME, points, up)
 
 
-def _read_npz(file: Path, split: str, points: int, up: Up) -> Content:
+def _read_npz(points: int, up: Up, file: Path, split: str) -> Content:
     arrays = read_arrays(file, [f"{a}_{split}" for a in ("x", "y", "pid", "id")] + ["scale"], [f"npts_orig_{split}"])
     x, y, parts, names, scale, *counts = arrays.values()
-    if x.ndim != 3 or x.shape[-1] != 3:
-        raise DataError(f"{file}: {x.shape[-1]} columns in 'x_{split}' instead of 3")
+    clouds = scaled_clouds(file, x, scale, split, points)
     _same_parts(parts, y, x.shape, file, f"'pid_{split}'")
-    clouds = x[:, :points].astype(np.float32) * scale
     more = {"parts": parts[:, :points].astype(np.uint8)}
     if counts:
         more["count"] = np.minimum(counts[0], clouds.shape[1]).astype(np.int64)

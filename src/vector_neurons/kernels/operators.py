@@ -50,32 +50,13 @@ def _shape_of_moments_backward(
 
 
 def _shape_of_bend(
-    qa: Tensor,
-    qb: Maybe,
-    ka: Maybe,
-    kb: Maybe,
-    index: Maybe,
-    norm: Tensor,
-    channels: int,
-    pool: int,
-    slope: float,
-    eps: float,
+    qa: Tensor, qb: Maybe, ka: Maybe, kb: Maybe, index: Maybe, norm: Tensor, channels: int, pool: int, *_: float
 ) -> Tensor:
     return qa.new_empty((_groups(qa, index, pool), 3, channels))
 
 
 def _shape_of_bend_backward(
-    grad: Tensor,
-    qa: Tensor,
-    qb: Maybe,
-    ka: Maybe,
-    kb: Maybe,
-    index: Maybe,
-    norm: Tensor,
-    channels: int,
-    pool: int,
-    slope: float,
-    eps: float,
+    grad: Tensor, qa: Tensor, qb: Maybe, ka: Maybe, kb: Maybe, index: Maybe, norm: Tensor, *_: float
 ) -> tuple[Tensor, ...]:
     return torch.empty_like(qa), _like(qb, qa), _like(ka, qa), _like(kb, qa), torch.empty_like(norm)
 

@@ -45,6 +45,6 @@ class _Total(torch.autograd.Function):
 
 
 def total(x: Tensor) -> Tensor:
-    """The sum over all processes, which autograd sees; `x` itself where nothing is shared."""
-    summed: Tensor = _Total.apply(x) if _State.on else x  # type: ignore[no-untyped-call]
+    """The sum over all processes, which autograd sees."""
+    summed: Tensor = _Total.apply(x)  # type: ignore[no-untyped-call]
     return summed

@@ -236,6 +236,7 @@ void check_norm(const Tensor& norm, const Tensor& qa, const Maybe& qb, const May
 Tensor bend(const Tensor& qa, const Maybe& qb, const Maybe& ka, const Maybe& kb, const Maybe& index, const Tensor& norm,
             int64_t channels, int64_t pool, double slope, double eps) {
   check(qa, qb, index, true);
+  check_neighbours(index, ka ? std::min(qa.size(1), ka->size(1)) : qa.size(1));
   if (ka) check(*ka, kb, index, (mapped(kb) ? kb->size(1) : ka->size(3)) > 1);
   check_norm(norm, qa, qb, ka, kb);
   const Shape shape = shape_of(qa, index, pool);

@@ -76,6 +76,7 @@ Tensor moments_back(const Rows<T>& rows, int64_t total_rows, int64_t pool, doubl
 // Sums of n and n² over all rows, (2, width) in float64.
 Tensor moments(const Tensor& a, const Maybe& b, const Maybe& index, int64_t pool, double eps) {
   check(a, b, index, true);
+  check_neighbours(index, a.size(1));
   Tensor out;
   AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "moments", [&] { out = moments_of<scalar_t>(a, b, index, pool, eps); });
   return out;
@@ -84,6 +85,7 @@ Tensor moments(const Tensor& a, const Maybe& b, const Maybe& index, int64_t pool
 std::tuple<Tensor, Tensor> moments_backward(const Tensor& grad, const Tensor& a, const Maybe& b, const Maybe& index,
                                             int64_t pool, double eps) {
   check(a, b, index, true);
+  check_neighbours(index, a.size(1));
   Pair to(a, b, index);
   const Tensor g = grad.to(a.scalar_type()).contiguous();
   AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "moments_backward", [&] {

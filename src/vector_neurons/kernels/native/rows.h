@@ -112,10 +112,14 @@ inline void check(const Tensor& a, const Maybe& b, const Maybe& index, bool feat
   TORCH_CHECK(
       index->dim() == 3 && index->size(0) == a.size(0) && index->is_contiguous() && index->scalar_type() == at::kLong,
       "a graph must be int64 (clouds, points, k), got ", index->sizes());
+}
+
+// Refuse neighbours that do not exist; q and k have one graph, which is looked through once.
+inline void check_neighbours(const Maybe& index, int64_t points) {
+  if (!index || index->numel() == 0) return;
   const int64_t* first = index->const_data_ptr<int64_t>();
   const auto [least, most] = std::minmax_element(first, first + index->numel());
-  TORCH_CHECK(index->numel() == 0 || (*least >= 0 && *most < a.size(1)), "neighbours must be indices 0 to ",
-              a.size(1) - 1);
+  TORCH_CHECK(*least >= 0 && *most < points, "neighbours must be indices 0 to ", points - 1);
 }
 
 // Squares below this count as zero: the root stays differentiable, and the inverse's square finite.

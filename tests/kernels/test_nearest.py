@@ -1,0 +1,71 @@
+"""Nearest neighbours by the native body: the same as by the plain one."""
+
+import pytest
+import torch
+
+import vector_neurons as vn
+from vector_neurons import kernels
+from vector_neurons.geometry import neighbours
+
+pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
+
+GRID = torch.stack(torch.meshgrid(*[torch.linspace(-1, 1, 6)] * 3, indexing="ij"), dim=-1).reshape(1, -1, 3)
+
+
+def clouds():
+    torch.manual_seed(0)
+    generic = torch.randn(2, 200, 3)
+    duplicated = generic.clone()
+    duplicated[:, :80] = duplicated[:, 100:180]
+    return {
+        "generic": generic,
+        "wide": torch.randn(2, 200, 63),
+        "wide-float64": torch.randn(2, 150, 63, dtype=torch.float64),
+        "duplicated": duplicated,
+        "wide-duplicated": duplicated.repeat(1, 1, 7),
+        "grid": GRID,
+        "all-equal": torch.ones(1, 50, 4),
+        "far-from-the-origin": torch.randn(1, 200, 20) + 100,
+        "few": torch.randn(3, 8, 3),
+    }
+
+
+@pytest.mark.parametrize("cloud", clouds())
+@pytest.mark.parametrize("include_self", [True, False])
+def test_neighbours_are_the_same(cloud, include_self):
+    x = clouds()[cloud]
+    with kernels.using("eager"):
+        expected = vn.knn(x, 7, include_self=include_self)
+    with kernels.using("native"):
+        assert torch.equal(vn.knn(x, 7, include_self=include_self), expected)
+
+
+@pytest.mark.parametrize("dim", [3, 20])
+def test_neighbours_of_padded_clouds_are_the_same(dim):
+    x, mask = torch.randn(3, 60, dim), torch.arange(60) < torch.tensor([60, 21, 9])[:, None]
+    x[~mask] = torch.nan
+    with kernels.using("eager"):
+        expected = vn.knn(x, 8, mask=mask)
+    with kernels.using("native"):
+        assert torch.equal(vn.knn(x, 8, mask=mask)[mask], expected[mask])
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("dim", [3, 20])
+def test_what_is_no_number_crashes_nothing(bad, dim):
+    x = torch.randn(2, 40, dim)
+    x[0, 3:30], x[1, 5, 0] = bad, bad
+    with kernels.using("native"):
+        found = vn.knn(x, 20)
+    assert found.min() >= 0
+    assert found.max() < 40
+
+
+def test_neighbours_of_many_points_need_no_matrix():
+    x = torch.randn(1, 3000, 30)
+    with kernels.using("native"):
+        found = vn.knn(x, 10)
+    rows = torch.randint(3000, (20,))
+    expected = torch.cdist(x[0, rows].double(), x[0].double()).topk(10, largest=False).indices
+    assert torch.equal(found[0, rows], expected)
+    assert neighbours.BLOCK_ELEMENTS < 3000 * 3000 * 10
