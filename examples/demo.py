@@ -10,6 +10,7 @@ import argparse
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -49,16 +50,15 @@ def examples(out: Path) -> tuple[Cloud, list[str]]:
     """Some test clouds, each in several poses, and what the networks call them."""
     settings = read_settings(out / "vector")
     data = sets.open_set(settings.clouds, "test")
+    all_points = replace(settings.clouds, points=settings.clouds.pool)
     chosen = torch.tensor([0, 6, 11]) % len(data)
     models = {neurons: store.load(out / neurons / "best") for neurons in NETWORKS}
     clouds, titles = [], []
     for index in chosen:
         for turn in range(POSES):
-            cloud = sets.posed_batch(data, index.view(1), settings.clouds.points, "SO3", settings.machine.seed, turn)
+            cloud = sets.posed_batch(data, index.view(1), settings.clouds, "SO3", settings.machine.seed, turn)
             said = {neurons: data.classes[model(cloud.points).argmax().item()] for neurons, model in models.items()}
-            clouds.append(
-                sets.posed_batch(data, index.view(1), settings.clouds.pool, "SO3", settings.machine.seed, turn)
-            )
+            clouds.append(sets.posed_batch(data, index.view(1), all_points, "SO3", settings.machine.seed, turn))
             titles.append(f"{data.classes[data.labels[index]]}\nDGCNN: {said['scalar']}\nVN-DGCNN: {said['vector']}")
     return Cloud.stack([cloud.map(lambda x: x[0]) for cloud in clouds]), titles
 

@@ -54,7 +54,9 @@ def test_the_reported_accuracy_is_that_of_every_cloud_counted_once(run):
         for time, counted in enumerate(counts[kind]):
             right = 0
             for index in range(len(data)):
-                cloud = sets.posed_batch(data, torch.tensor([index]), 64, kind, settings.machine.seed, time)
+                cloud = sets.posed_batch(
+                    data, torch.tensor([index]), settings.clouds, kind, settings.machine.seed, time
+                )
                 right += int(model(cloud.points).argmax() == data.labels[index])
             assert counted["confusion"].diagonal().sum() == right
             assert counted["confusion"].sum() == counted["clouds"] == len(data)

@@ -50,11 +50,11 @@ def test_the_average_of_weights():
 def test_a_test_pose_belongs_to_its_cloud():
     settings = tiny()
     data = sets.open_set(settings.clouds, "test")
-    together = sets.posed_batch(data, torch.arange(8), 64, "SO3", seed=0)
-    alone = sets.posed_batch(data, torch.tensor([5]), 64, "SO3", seed=0)
+    together = sets.posed_batch(data, torch.arange(8), settings.clouds, "SO3", seed=0)
+    alone = sets.posed_batch(data, torch.tensor([5]), settings.clouds, "SO3", seed=0)
     assert torch.equal(together.points[5], alone.points[0])
     again, other, turned = (
-        sets.posed_batch(data, torch.tensor([5]), 64, "SO3", seed=seed, time=time).points
+        sets.posed_batch(data, torch.tensor([5]), settings.clouds, "SO3", seed=seed, time=time).points
         for seed, time in ((0, 0), (1, 0), (0, 1))
     )
     assert torch.equal(again, alone.points)

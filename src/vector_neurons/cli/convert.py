@@ -19,10 +19,11 @@ def run(
     class_names: Path | None = None,
     up: Literal["x", "y", "z"] = "y",
 ) -> int:
-    """Read a checkpoint of the repositories vnn or vnn-pc and write it as a folder that `vector_neurons.load` reads.
+    """Write a checkpoint of the repositories vnn, vnn-pc or vnn-neural-implicits as a folder for `vector_neurons.load`.
 
     Args:
-        checkpoint: the authors' file: VN-PointNet or VN-DGCNN, classification or part segmentation.
+        checkpoint: the authors' file: VN-PointNet or VN-DGCNN, classification or part segmentation, or one of the
+            three occupancy networks.
         folder: where to write model.safetensors and config.json.
         k: neighbours it was trained with; by default the paper's.
         legacy: keep the authors' absolute eps, for identical outputs; --no-legacy follows the paper.
@@ -36,14 +37,13 @@ def run(
             if class_names is None
             else [line.strip() for line in class_names.read_text().splitlines() if line.strip()]
         )
-        outputs = model.arguments.get("classes", model.arguments.get("parts"))
+        outputs = model.arguments.get("classes", model.arguments.get("parts", 1))
         if names is not None and len(names) != outputs:
             raise UserError(f"{class_names} names {len(names)} outputs, the model has {outputs}")
         store.save(model, folder, store.Meaning(classes=names, up=up))
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
     count = sum(p.numel() for p in model.parameters())
-    print(
-        f"{folder}: {type(model).__name__} with {outputs} outputs, {count:,} parameters, pool {model.arguments['pool']}"
-    )
+    pool = f", pool {model.arguments['pool']}" if "pool" in model.arguments else ""
+    print(f"{folder}: {type(model).__name__} with {outputs} outputs, {count:,} parameters{pool}")
     return 0

@@ -31,6 +31,7 @@ from ..training import (
 )
 from ..training.presets import presets
 from ..training.settings import TaskName
+from ..training.settings import default as starting_point
 from . import UserError
 
 T = TypeVar("T")
@@ -40,9 +41,9 @@ T = TypeVar("T")
 class Options:
     """Train a network: vn train classification --data shapes --model dgcnn --neurons vector --train-rotations z
 
-    The task, classification or segmentation, comes first; or --resume RUN alone, to go on with a run as if it had not
-    stopped. A run is a folder: settings, metrics, curve, checkpoints. The best epoch on the validation set is tested at
-    the end. Many processes: torchrun --nproc-per-node 2 -m vector_neurons train ...
+    The task, classification, segmentation or reconstruction, comes first; or --resume RUN alone, to go on with a run as
+    if it had not stopped. A run is a folder: settings, metrics, curve, checkpoints. The best epoch on the validation
+    set is tested at the end. Many processes: torchrun --nproc-per-node 2 -m vector_neurons train ...
     """
 
     preset: str | None = None
@@ -64,9 +65,9 @@ def read(arguments: Sequence[str]) -> int:
     task = _task(arguments)
     flags = arguments[1:] if task else arguments
     default = Options()
-    if task and "--preset" in words[:-1]:
-        name = words[words.index("--preset") + 1]
-        chosen = _choose(name, presets(task))
+    if task:
+        name = words[words.index("--preset") + 1] if "--preset" in words[:-1] else None
+        chosen = starting_point(task) if name is None else _choose(name, presets(task))
         default = Options(name, None, None, chosen.clouds, chosen.network, chosen.recipe, chosen.protocol)
     options = tyro.cli(Options, args=flags, prog="vn train", default=default, config=(tyro.conf.OmitArgPrefixes,))
     if options.resume is not None:

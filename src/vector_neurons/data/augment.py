@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..geometry.sampling import noise
+from ..geometry.sampling import ball, noise
 from ..typing import Points
 from .cloud import Cloud
 
@@ -78,6 +78,20 @@ class Jitter:
     def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
         """Move every point a little."""
         return replace(cloud, points=noise(cloud.points, self.sigma, clip=self.clip, generator=generator))
+
+
+@dataclass(frozen=True)
+class UnitBall:
+    """Centre a cloud on its mean and scale its farthest point to distance 1, queries with it.
+
+    It needs no more than the points, so a scan that nothing else is known of gets into the same place.
+    """
+
+    def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
+        """Move and scale points and queries."""
+        centre, radius = ball(cloud.points)
+        queries = None if cloud.queries is None else (cloud.queries - centre) / radius
+        return replace(cloud, points=(cloud.points - centre) / radius, queries=queries)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ class Occupancy(Dataset):
     surface and the rest is uniform in the shape's cube. They are chosen by `seed` and the shape, so they are the same
     each time; assign another `seed` between epochs for another choice; `split_seed` draws the splits that a pack lacks.
     `frame` is "unit_ball" (about the centre of the
-    surface) or "unit_cube" (bounding box centred, longest side 1, as in Occupancy Networks).
+    surface) or "unit_cube" (bounding box centred, longest side 1, as in Occupancy Networks). `queries=None` are all
+    uniform ones, and no others.
     """
 
     name = NAME
@@ -47,7 +48,7 @@ class Occupancy(Dataset):
         *,
         pack: str | Path = NAME,
         points: int = 1024,
-        queries: int = 2048,
+        queries: int | None = 2048,
         near: float = 0.0,
         normals: bool = False,
         frame: Frame = "unit_ball",
@@ -63,9 +64,9 @@ class Occupancy(Dataset):
         self.classes = self.pack.classes
         self.rows = split_rows(self.pack, split, validation=validation, test=test, seed=split_seed)
         self.labels = self.pack.arrays["label"][self.rows]
-        self.near = round(near * queries)
-        self.uniform = queries - self.near
         have, uniform = self.pack.arrays["points"].shape[1], int(self.pack.about["uniform"])
+        self.near = 0 if queries is None else round(near * queries)
+        self.uniform = uniform if queries is None else queries - self.near
         beside = self.pack.arrays["queries"].shape[1] - uniform
         if not (1 <= points <= have and 0 <= self.uniform <= uniform and 0 <= self.near <= beside):
             raise DataError(

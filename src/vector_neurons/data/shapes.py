@@ -39,7 +39,8 @@ class Made(NamedTuple):
 class Shapes(Dataset):
     """Clouds of man-made and natural objects, z up, in the unit ball, the classes in turn.
 
-    `queries` asks for as many places with their occupancy: half anywhere in the bounding cube, half near the surface.
+    `queries` asks for as many places with their occupancy: a share `near` of them near the surface, the others anywhere
+    in the bounding cube.
     `families` picks some of `FAMILIES` by name. By default all but the mirror twins: to a network without cross
     products, O(3)-invariant like VN-DGCNN, a left hand *is* a right hand. `mirrors=True` adds the twins.
     """
@@ -54,6 +55,7 @@ class Shapes(Dataset):
         size: int | None = None,
         points: int = 1024,
         queries: int = 0,
+        near: float = 0.5,
         seed: int = 0,
         families: Sequence[str] | None = None,
         mirrors: bool = False,
@@ -65,6 +67,8 @@ class Shapes(Dataset):
         for option, (value, low) in least.items():
             if value < low:
                 raise ValueError(f"shapes needs {option} >= {low}, got {value}")
+        if not 0 <= near <= 1:
+            raise ValueError(f"shapes needs a share near between 0 and 1, got {near}")
         if families is None:
             families = [name for name, family in FAMILIES.items() if mirrors or not family.twin]
         if unknown := [name for name in families if name not in FAMILIES]:
@@ -72,6 +76,7 @@ class Shapes(Dataset):
         if not families or len(set(families)) < len(families):
             raise ValueError(f"shapes needs one or more different families, got {', '.join(families) or 'none'}")
         self.split, self.points, self.queries, self.seed = split, points, queries, seed
+        self.near = int(near * queries)
         self.classes = tuple(families)
         own = [FAMILIES[name].part_names for name in families]
         self.parts = tuple(dict.fromkeys(part for names in own for part in names.values()))
@@ -104,7 +109,7 @@ class Shapes(Dataset):
         part_of_solid = np.array([self._numbers[label][solid.part] for solid in made.assembly.solids])
         queries = occupied = None
         if self.queries:
-            places = _places(made.points, self.queries, made.rng)
+            places = _places(made.points, self.queries - self.near, self.near, made.rng)
             occupied = torch.from_numpy(made.assembly.inside(places))
             queries = torch.from_numpy(((places - made.centre) / made.radius).astype(np.float32))
         return Cloud(
@@ -117,10 +122,10 @@ class Shapes(Dataset):
         )
 
 
-def _places(points: Rows, count: int, rng: np.random.Generator) -> Float[np.ndarray, "places 3"]:
-    """Where to ask for occupancy: half anywhere in the padded bounding cube, half near the surface."""
+def _places(points: Rows, anywhere: int, near: int, rng: np.random.Generator) -> Float[np.ndarray, "places 3"]:
+    """Where to ask for occupancy: anywhere in the padded bounding cube, and near the surface."""
     low, high = points.min(axis=0), points.max(axis=0)
     side = float((high - low).max()) * (1 + PADDING)
-    anywhere = (low + high) / 2 + side * (rng.random((count - count // 2, 3)) - 0.5)
-    near = points[rng.integers(len(points), size=count // 2)]
-    return np.concatenate([anywhere, near + NEAR * side * rng.standard_normal(near.shape)])
+    uniform = (low + high) / 2 + side * (rng.random((anywhere, 3)) - 0.5)
+    on = points[rng.integers(len(points), size=near)]
+    return np.concatenate([uniform, on + NEAR * side * rng.standard_normal(on.shape)])

@@ -1,6 +1,8 @@
 """Put clouds where networks expect them: centred, of unit size, with or without noise."""
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from ..typing import Points
 
@@ -16,14 +18,20 @@ def center(points: Points) -> Points:
     return points - points.mean(dim=-2, keepdim=True)
 
 
+def ball(points: Points) -> tuple[Float[Tensor, "*batch 1 dim"], Float[Tensor, "*batch 1 1"]]:
+    """The mean of a cloud, and the distance of the farthest point from it, or 1 where there is a single place."""
+    centre = points.mean(dim=-2, keepdim=True)
+    squared = (points - centre).square().sum(-1).amax(-1)[..., None, None]
+    return centre, squared.where(squared > 0, 1).sqrt()
+
+
 def unit_ball(points: Points) -> Points:
     """Centre on the mean and scale so that the farthest point lies at distance 1; a single place stays at 0.
 
     The result turns with the cloud: normalising and rotating commute.
     """
-    centred = center(points)
-    squared = centred.square().sum(-1).amax(-1)[..., None, None]
-    return centred / squared.where(squared > 0, 1).sqrt()
+    centre, radius = ball(points)
+    return (points - centre) / radius
 
 
 def unit_cube(points: Points) -> Points:

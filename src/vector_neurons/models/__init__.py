@@ -2,11 +2,13 @@
 
 from .base import Encoding, Inputs, Model
 from .dgcnn import DGCNN, DGCNNSegmenter
+from .occupancy import OccupancyNetwork
 from .pointnet import PointNet, PointNetSegmenter
 from .transformer import VNTransformer
 
 MODELS: dict[str, type[Model]] = {
-    model.__name__: model for model in (PointNet, PointNetSegmenter, DGCNN, DGCNNSegmenter, VNTransformer)
+    model.__name__: model
+    for model in (PointNet, PointNetSegmenter, DGCNN, DGCNNSegmenter, VNTransformer, OccupancyNetwork)
 }
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "Encoding",
     "Inputs",
     "Model",
+    "OccupancyNetwork",
     "PointNet",
     "PointNetSegmenter",
     "VNTransformer",

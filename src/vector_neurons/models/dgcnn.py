@@ -27,8 +27,8 @@ from .pointnet import TransformNet
 SLOPE = 0.2
 
 
-class Encoder(nn.Module):
-    """Edge convolutions, all their outputs joined, embedded, and read in a frame."""
+class Trunk(nn.Module):
+    """Edge convolutions, all their outputs joined and embedded."""
 
     def __init__(
         self,
@@ -39,9 +39,6 @@ class Encoder(nn.Module):
         k: int,
         pool: Pool | None,
         graph: Literal["feature", "coordinates"],
-        frame: Literal["mlp", "linear"],
-        mean: bool,
-        read_mean: bool | None,
         inputs: Inputs,
         options: BlockOptions,
     ) -> None:
@@ -61,12 +58,9 @@ class Encoder(nn.Module):
         self.convolutions = nn.ModuleList(convolutions)
         self.level_channels, out = sum(levels), kit.width(embedding)
         self.embed = kit.Block(self.level_channels, out, shared_direction=True, **options)
-        read_mean = mean if read_mean is None else read_mean
-        self.read = kit.Invariant(out, frame=frame, mean=mean, read_mean=read_mean, **options)
-        self.out_channels: int = self.read.out_channels
 
     def forward(self, points: Tensor, vectors: Tensor | None, mask: Mask | None) -> tuple[Tensor, Tensor]:
-        """Give the joined levels and the embedding, which `read` reads."""
+        """Give the joined levels and the embedding."""
         neighbours = knn(points, self.k, mask=mask) if self.graph == "coordinates" else None
         x, levels = lift_all(self.lift, points, vectors, self.inputs), []
         for convolution in self.convolutions:
@@ -74,6 +68,28 @@ class Encoder(nn.Module):
             levels.append(x)
         joined = torch.cat(levels, dim=-1)
         return joined, self.embed(joined, mask)
+
+
+class Encoder(Trunk):
+    """A trunk whose embedding is read in a frame."""
+
+    def __init__(
+        self,
+        neurons: Neurons,
+        widths: Sequence[int | Sequence[int]],
+        embedding: int,
+        *,
+        frame: Literal["mlp", "linear"],
+        mean: bool,
+        read_mean: bool | None,
+        options: BlockOptions,
+        **more: Any,
+    ) -> None:
+        super().__init__(neurons, widths, embedding, options=options, **more)
+        kit = kit_of(neurons)
+        read_mean = mean if read_mean is None else read_mean
+        self.read = kit.Invariant(kit.width(embedding), frame=frame, mean=mean, read_mean=read_mean, **options)
+        self.out_channels: int = self.read.out_channels
 
 
 class DGCNN(Classifier):

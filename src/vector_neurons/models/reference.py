@@ -1,4 +1,4 @@
-"""The authors' checkpoints (repositories vnn and vnn-pc) as models of this library, with the same outputs.
+"""The authors' checkpoints (repositories vnn, vnn-pc, vnn-neural-implicits) as models of this library, same outputs.
 
 Theirs and ours differ in the names of parameters and in the order of invariants: there channel by channel, here frame
 vector by frame vector. Two PointNets there end in a log-softmax; ours end in logits, so that
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .base import Model
 from .dgcnn import DGCNN, DGCNNSegmenter
+from .occupancy import OccupancyNetwork
 from .pointnet import PointNet, PointNetSegmenter
 
 # Where the authors' code differs from the paper: an absolute eps, and VN-In over [V, mean] instead of V.
@@ -134,6 +135,27 @@ NETWORKS = {
 }
 
 
+# Their occupancy networks: an encoder of vectors or of numbers, a decoder of invariants or of coordinates.
+OCCUPANCY = (
+    (r"encoder\.conv_pos\.", "encoder.stem.blocks.0."),
+    (r"encoder\.fc_pos\.", "encoder.embed."),
+    (r"encoder\.block_(\d)\.actvn_0\.map_to_dir\.", r"encoder.blocks.\1.bend_in.direction."),
+    (r"encoder\.block_(\d)\.actvn_1\.map_to_dir\.", r"encoder.blocks.\1.bend_out.direction."),
+    (r"encoder\.block_(\d)\.fc_0\.", r"encoder.blocks.\1.linear_in."),
+    (r"encoder\.block_(\d)\.fc_1\.", r"encoder.blocks.\1.linear_out."),
+    (r"encoder\.block_(\d)\.shortcut\.", r"encoder.blocks.\1.shortcut."),
+    (r"encoder\.actvn_c\.map_to_dir\.", "bend.direction."),
+    (r"encoder\.fc_c\.", "to_code."),
+    (r"decoder\.c_in\.", "decoder.queries.partner."),
+    (r"decoder\.fc_in\.", "decoder.queries.linear."),
+    (r"decoder\.fc_p\.", "decoder.queries.place."),
+    (r"decoder\.fc_c\.", "decoder.queries.code."),
+    (r"decoder\.block(\d)\.fc_0\.", r"decoder.blocks.\1.linear_in."),
+    (r"decoder\.block(\d)\.fc_1\.", r"decoder.blocks.\1.linear_out."),
+    (r"decoder\.fc_out\.", "decoder.logits."),
+)
+
+
 def load(source: str | Path | Mapping[str, Any], *, k: int | None = None, legacy: bool = True) -> Model:
     """Turn one of the authors' checkpoints, a file or a state dict, into our model, in evaluation mode.
 
@@ -141,6 +163,8 @@ def load(source: str | Path | Mapping[str, Any], *, k: int | None = None, legacy
     `legacy` the outputs are the authors' own; without, their absolute eps is left out, as in the paper.
     """
     state = _unwrapped(_read(Path(source)) if isinstance(source, str | Path) else source)
+    if "encoder.fc_c.weight" in state or "encoder.fc_c.map_to_feat.weight" in state:
+        return _occupancy(state, k=k, legacy=legacy)
     title, network = _recognise(state)
     arguments = dict(LEGACY) if legacy else {**LEGACY, "eps": None}
     arguments["pool"] = "max" if network.pool in state else "mean"
@@ -155,6 +179,37 @@ def load(source: str | Path | Mapping[str, Any], *, k: int | None = None, legacy
     except (RuntimeError, KeyError) as error:
         line = " ".join(str(error).split()[:40])
         raise CheckpointError(f"this looks like {title}, but its parameters do not fit: {line}") from error
+    return model.eval()
+
+
+def _occupancy(state: Mapping[str, Tensor], *, k: int | None, legacy: bool) -> Model:
+    turns = "encoder.conv_pos.map_to_feat.weight" in state
+    renamed = {_first(OCCUPANCY, name).replace(".map_to_feat.", "."): tensor for name, tensor in state.items()}
+    renamed = {
+        name.replace("stem.blocks.0.weight", "stem.blocks.0.linear.weight").replace(".map_to_dir.", ".direction."): t
+        for name, t in renamed.items()
+    }
+    try:
+        code, hidden = renamed["to_code.weight"].shape
+        logits = renamed["decoder.logits.weight"]
+        model = OccupancyNetwork(
+            neurons="vector" if turns else "scalar",
+            decoder="plain" if "decoder.queries.place.weight" in renamed else "invariant",
+            code=3 * code if turns else code,
+            hidden=3 * hidden if turns else hidden,
+            decoder_hidden=logits.shape[1],
+            invariants="product",
+            eps=1e-6 if legacy and turns else None,
+            **({} if k is None else {"k": k}),
+        ).to(logits.dtype)
+        for name in ("linear_in", "shortcut") if not turns else ():
+            for block in range(1, 5):  # they put the pool after a point's own numbers, we before
+                weight = f"encoder.blocks.{block}.{name}.weight"
+                renamed[weight] = torch.cat(renamed[weight].tensor_split(2, dim=1)[::-1], dim=1)
+        model.load_state_dict(renamed)
+    except (RuntimeError, KeyError) as error:
+        line = " ".join(str(error).split()[:40])
+        raise CheckpointError(f"this looks like an occupancy network, but its parameters do not fit: {line}") from error
     return model.eval()
 
 
@@ -179,11 +234,13 @@ def _numbers() -> list[Any]:
 
 
 def _unwrapped(source: Any) -> dict[str, Tensor]:
-    for wrapper in ("model_state_dict", "state_dict"):
+    for wrapper in ("model_state_dict", "state_dict", "model"):
         if isinstance(source, Mapping) and isinstance(source.get(wrapper), Mapping):
             source = source[wrapper]
     if not isinstance(source, Mapping) or not all(isinstance(value, Tensor) for value in source.values()):
-        raise CheckpointError("a checkpoint must be a state dict, or hold one under 'model_state_dict' or 'state_dict'")
+        raise CheckpointError(
+            "a checkpoint must be a state dict, or hold one under 'model_state_dict', 'state_dict' or 'model'"
+        )
     return {str(name).removeprefix("module."): value for name, value in source.items()}
 
 
@@ -191,17 +248,23 @@ def _recognise(state: Mapping[str, Tensor]) -> tuple[str, Network]:
     for title, network in NETWORKS.items():
         if all(mark in state for mark in (*network.marks, network.last)):
             return title, network
-    raise CheckpointError(f"the checkpoint is none of the authors' networks ({'; '.join(NETWORKS)})")
+    titles = "; ".join([*NETWORKS, "occupancy networks"])
+    raise CheckpointError(f"the checkpoint is none of the authors' networks ({titles})")
 
 
 def _rename(name: str, network: Network) -> str:
-    name = name.removeprefix("feat.")
-    for pattern, ours in network.names:
+    name = _first(network.names, name.removeprefix("feat."))
+    for pattern, ours in BLOCK:
+        name = re.sub(pattern, ours, name)
+    return name
+
+
+def _first(names: tuple[tuple[str, str], ...], name: str) -> str:
+    """The name by the first rule that applies to it."""
+    for pattern, ours in names:
         name, changes = re.subn(f"^{pattern}", ours, name)
         if changes:
             break
-    for pattern, ours in BLOCK:
-        name = re.sub(pattern, ours, name)
     return name
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,10 @@ class Meaning:
         "unit_ball"  # how clouds were normalised in training: a function of geometry.sampling, or "none"
     )
     up: str = "z"  # the axis that pointed up in training
+    threshold: float | None = None  # the probability above which a place counts as inside
+
+
+MEANING = tuple(field.name for field in fields(Meaning))
 
 
 def save(model: Model, folder: str | Path, meaning: Meaning | None = None) -> None:
@@ -70,7 +74,7 @@ def load(folder: str | Path) -> nn.Module:
     config = _config(folder)
     try:
         model = MODELS[config["class"]](**config["arguments"])
-        meaning = Meaning(**{k: config[k] for k in ("classes", "normalisation", "up")})
+        meaning = Meaning(**{k: config[k] for k in MEANING if k in config})
     except (TypeError, ValueError, KeyError, RuntimeError) as error:
         raise StoreError(f"{folder / CONFIG} does not describe a {config['class']}: {_line(error)}") from error
     weights = folder / WEIGHTS

@@ -61,6 +61,13 @@ def batch_norm(x: Tensor, settings: Settings, *, eps: float | None) -> Tensor:
     return bend(q, None, _norm(q, settings, channels, 1, eps), channels, 1, 1.0, eps).view(x.shape)
 
 
+def leaky_relu(q: Tensor, k: Tensor, slope: float, *, eps: float | None) -> Tensor:
+    """The non-linearity alone."""
+    channels = q.shape[-1]
+    rows, directions = (Rows(x.reshape(1, -1, 3, x.shape[-1]).contiguous()) for x in (q, k))
+    return bend(rows, directions, _norm(rows, None, channels, 1, eps), channels, 1, slope, eps).view(q.shape)
+
+
 def read_pool(x: Tensor, overall: Tensor | None, frame: Tensor) -> tuple[Tensor, Tensor]:
     """Maximum and mean, over points, of what vectors (and with `overall` their mean) are in each point's frame."""
     mean = x.new_empty(x.shape[0], 3, 0) if overall is None else overall.squeeze(1)

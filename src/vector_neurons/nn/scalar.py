@@ -62,8 +62,15 @@ class Linear(nn.Module):
 class LeakyReLU(nn.LeakyReLU):
     """The ordinary leaky ReLU; `slope=0` is ReLU."""
 
-    def __init__(self, channels: int, *, slope: float = 0.2, shared_direction: bool = False) -> None:
+    def __init__(
+        self, channels: int, *, slope: float = 0.2, shared_direction: bool = False, eps: float | None = None
+    ) -> None:
         super().__init__(slope)
+
+    def forward(self, x: Scalars | Everywhere) -> Scalars | Everywhere:  # type: ignore[override]
+        if isinstance(x, Everywhere):
+            return Everywhere(super().forward(x.overall), super().forward(x.x))
+        return super().forward(x)
 
 
 class Activation(nn.Module):

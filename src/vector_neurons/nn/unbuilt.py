@@ -7,6 +7,7 @@ An edge convolution maps `[x_m - x_n, x_n]` of every edge, and there are k times
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -36,6 +37,10 @@ class WithMean(NamedTuple):
         """Map every element by `weight` `(out, 2 C)`."""
         own, overall = weight.tensor_split(2, dim=1)
         return VF.linear(self.x, own) + VF.linear(self.mean, overall)
+
+    def build(self) -> Tensor:
+        """What it stands for, where there is no way around it."""
+        return torch.cat([self.x, self.mean.expand_as(self.x)], dim=-1)
 
 
 class Everywhere(NamedTuple):

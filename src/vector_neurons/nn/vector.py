@@ -76,16 +76,22 @@ class Linear(nn.Module):
 class LeakyReLU(nn.Module):
     """VN-LeakyReLU in its detached form: bends each vector along a direction read from the same vectors.
 
-    `slope=0` is VN-ReLU. `shared_direction` learns one direction for all channels.
+    `slope=0` is VN-ReLU. `shared_direction` learns one direction for all channels. `eps` is as in `Block`.
     """
 
-    def __init__(self, channels: int, *, slope: float = 0.2, shared_direction: bool = False) -> None:
+    def __init__(
+        self, channels: int, *, slope: float = 0.2, shared_direction: bool = False, eps: float | None = None
+    ) -> None:
         super().__init__()
-        self.slope = slope
+        self.slope, self.eps = slope, eps
         self.direction = Linear(channels, 1 if shared_direction else channels)
 
-    def forward(self, x: Vectors) -> Vectors:
-        return VF.leaky_relu(x, self.direction(x), self.slope)
+    def forward(self, x: Vectors | WithMean) -> Vectors:
+        k = self.direction(x)
+        q = x.build() if isinstance(x, WithMean) else x
+        if fused.applies(q) and not fused.autocast(q):
+            return fused.leaky_relu(q, k, self.slope, eps=self.eps)
+        return VF.leaky_relu(q, k, self.slope, eps=self.eps)
 
     def extra_repr(self) -> str:
         return f"slope={self.slope}"

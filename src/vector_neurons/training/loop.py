@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -139,7 +139,9 @@ def fit(settings: Settings, folder: Path, world: World | None = None, *, resume:
                     progress.best, progress.best_epoch = shown[task.metric], epoch + 1
                     if world.writes:
                         with writing(folder):
-                            checkpoint.write(folder / "best", tested, meaning)
+                            checkpoint.write(
+                                folder / "best", tested, replace(meaning, threshold=shown.get("threshold"))
+                            )
                 progress = Progress(epoch + 1, 0, progress.best, progress.best_epoch, progress.skipped)
                 with writing(folder):
                     log.epoch(line, steps, task.metric)
@@ -183,7 +185,9 @@ def _learn(
         if not machine.skip_bad_batches:
             assert cloud is not None
             kept = {"points": cloud.points, "indices": indices}
-            kept |= {name: x for name in ("label", "parts") if (x := getattr(cloud, name)) is not None}
+            kept |= {
+                name: x for name in ("label", "parts", "queries", "occupied") if (x := getattr(cloud, name)) is not None
+            }
             file = folder / f"bad-batch-{world.rank}.safetensors"
             with writing(folder):
                 save_file({name: x.contiguous() for name, x in kept.items()}, file)
@@ -224,7 +228,7 @@ def measure(
     # A process without a batch counts nothing of the first one, so that there is something to add.
     for number in range(world.rank, max(len(batches), world.rank + 1), world.size):
         indices = batches[number] if number < len(batches) else batches[0]
-        cloud = sets.posed_batch(data, indices, settings.clouds.points, kind, settings.machine.seed, turn)
+        cloud = sets.posed_batch(data, indices, settings.clouds, kind, settings.machine.seed, turn)
         cloud = cloud.to(world.device)
         with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=settings.machine.bf16):
             logits = task.logits(model, cloud)
@@ -253,7 +257,8 @@ def evaluate(
     best, _ = checkpoint.read(folder / "best")
     model = store.load(best).to(world.device)
     (data,) = _open(settings, ("test",), world)
-    task = sets.make_task(settings, data)
+    meaning: Any = model.meaning
+    task = sets.make_task(settings, data, meaning.threshold)
     return task, {
         kind: [measure(model, task, data, settings, kind, world, turn=turn) for turn in range(times)]
         for kind in rotations

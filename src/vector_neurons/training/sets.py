@@ -7,15 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data import Cloud, Dataset, Folder, ModelNet40, ShapeNetPart, Shapes
-from ..data.augment import Jitter, Scale, Shift, Subset
+from ..data import Cloud, Dataset, Folder, ModelNet40, Occupancy, ShapeNetPart, Shapes
+from ..data.augment import Jitter, Scale, Shift, Subset, UnitBall
 from ..data.pack import seed_of
 from ..geometry import rotations
-from ..models import DGCNN, DGCNNSegmenter, Model, PointNet, PointNetSegmenter
-from ..tasks import Classification, Segmentation, Task
+from ..models import DGCNN, DGCNNSegmenter, Model, OccupancyNetwork, PointNet, PointNetSegmenter
+from ..tasks import Classification, Reconstruction, Segmentation, Task
 from ..typing import Rotations
-from .settings import Clouds, Recipe, Settings
+from .settings import Clouds, Network, Recipe, Settings
 
+QUERY_POOL = 2  # training draws its queries from so many times as many
+SHAPES_QUERIES = 4096  # of a shape in validation and test, all uniform
 SHARES = {"train": 1, "val": 10, "test": 5}  # of shapes: for every validation cloud ten, for every test cloud five
 
 
@@ -34,9 +36,15 @@ class InMemory(Dataset):
 
 def open_set(clouds: Clouds, split: str) -> Dataset:
     """A split of the data: "train", "val" or "test"."""
+    train = split == "train"
     if clouds.data == "shapes":
         size = None if clouds.size is None else max(1, clouds.size // SHARES[split])
-        return InMemory(Shapes(split, size=size, points=clouds.pool))
+        queries = 0 if not clouds.queries else QUERY_POOL * clouds.queries if train else SHAPES_QUERIES
+        near = clouds.near if train else 0.0
+        return InMemory(Shapes(split, size=size, points=clouds.pool, queries=queries, near=near))
+    if clouds.data == "occupancy":
+        asked = {"queries": QUERY_POOL * clouds.queries, "near": clouds.near} if train else {"queries": None}
+        return InMemory(Occupancy(split, clouds.data_root, points=clouds.pool, **asked))
     if clouds.data == "modelnet40":
         return ModelNet40(split, clouds.data_root, points=clouds.pool)
     if clouds.data == "shapenet-part":
@@ -45,10 +53,12 @@ def open_set(clouds: Clouds, split: str) -> Dataset:
     return Folder(clouds.folder, split, clouds.data_root, points=clouds.pool)
 
 
-def make_task(settings: Settings, data: Dataset) -> Task:
-    """What is to be learned from this data."""
+def make_task(settings: Settings, data: Dataset, threshold: float | None = None) -> Task:
+    """What is to be learned from this data; `threshold` is the one at which a reconstruction is to be tested."""
     if settings.task == "classification":
         return Classification(data.classes)
+    if settings.task == "reconstruction":
+        return Reconstruction(threshold)
     assert data.parts_of is not None  # checked with the settings
     return Segmentation(data.parts, data.parts_of)
 
@@ -56,6 +66,9 @@ def make_task(settings: Settings, data: Dataset) -> Task:
 def make_network(settings: Settings, data: Dataset) -> Model:
     """The network, its weights drawn by the seed."""
     network = settings.network
+    if settings.task == "reconstruction":
+        torch.manual_seed(settings.machine.seed)
+        return _occupancy_network(network)
     chosen = {"pool": network.pooling}
     chosen |= {name: getattr(network, name) for name in ("k", "embedding", "hidden", "dropout", "widths")}
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
@@ -70,6 +83,19 @@ def make_network(settings: Settings, data: Dataset) -> Model:
     return segmenter(len(data.parts), len(data.classes), **given)
 
 
+def _occupancy_network(network: Network) -> Model:
+    chosen = {"code": network.code, "hidden": network.encoder_width, "decoder_hidden": network.decoder_width}
+    given: dict[str, Any] = {name: value for name, value in (chosen | {"k": network.k}).items() if value is not None}
+    return OccupancyNetwork(
+        neurons=network.neurons,
+        encoder=network.model,
+        decoder=network.decoder,
+        conditional=network.conditional,
+        invariants=network.code_invariants,
+        **given,
+    )
+
+
 def training_batch(data: Dataset, indices: Tensor, settings: Settings, epoch: int) -> Cloud:
     """Clouds for training: fewer points, augmented, turned.
 
@@ -80,16 +106,21 @@ def training_batch(data: Dataset, indices: Tensor, settings: Settings, epoch: in
     prepared = []
     for index, cloud in zip(indices.tolist(), _each(data.batch(indices)), strict=True):
         generator = torch.Generator().manual_seed(seed_of(seed, "train", epoch, index))
-        cloud = _augment(Subset(points)(cloud, generator), settings.recipe, generator)
+        subset = Subset(points, settings.clouds.queries or None)
+        cloud = _augment(subset(cloud, generator), settings.recipe, generator)
+        cloud = _as_scanned(cloud, settings.clouds, generator)
+        if settings.protocol.fixed_poses:
+            generator = torch.Generator().manual_seed(seed_of(seed, "training pose", index))
         prepared.append(cloud.rotate(rotations.draw(settings.protocol.train_rotations, 1, generator=generator)[0]))
     return Cloud.stack(prepared)
 
 
-def posed_batch(data: Dataset, indices: Tensor, points: int, kind: Rotations, seed: int, time: int = 0) -> Cloud:
+def posed_batch(data: Dataset, indices: Tensor, clouds: Clouds, kind: Rotations, seed: int, time: int = 0) -> Cloud:
     """Clouds for validation and test: each has its own points, and one pose for every `time`, fixed by the seed."""
     prepared = []
     for index, cloud in zip(indices.tolist(), _each(data.batch(indices)), strict=True):
-        chosen = Subset(points)(cloud, torch.Generator().manual_seed(seed_of(seed, "points", index)))
+        generator = torch.Generator().manual_seed(seed_of(seed, "points", index))
+        chosen = _as_scanned(Subset(clouds.points)(cloud, generator), clouds, generator)
         generator = torch.Generator().manual_seed(seed_of(seed, "pose", time, index))
         prepared.append(chosen.rotate(rotations.draw(kind, 1, generator=generator)[0]))
     return Cloud.stack(prepared)
@@ -100,6 +131,13 @@ def points_at(settings: Settings, epoch: int) -> int:
     recipe = settings.recipe
     early = recipe.early_points is not None and epoch < recipe.early_share * recipe.epochs
     return recipe.early_points if early and recipe.early_points is not None else settings.clouds.points
+
+
+def _as_scanned(cloud: Cloud, clouds: Clouds, generator: torch.Generator) -> Cloud:
+    """Noise, and for reconstruction the ball of the few points that are left: that of the whole surface is unknown."""
+    if clouds.noise > 0:
+        cloud = Jitter(clouds.noise, clip=None)(cloud, generator)
+    return UnitBall()(cloud) if clouds.queries else cloud
 
 
 def _each(batch: Cloud) -> list[Cloud]:

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from ..models.occupancy import CodeInvariants, DecoderName
 from ..typing import Neurons, Nonlinearity, Pool, Rotations
 
-TaskName = Literal["classification", "segmentation"]
-DataName = Literal["shapes", "modelnet40", "shapenet-part", "folder"]
+TaskName = Literal["classification", "segmentation", "reconstruction"]
+DataName = Literal["shapes", "modelnet40", "shapenet-part", "occupancy", "folder"]
 
 
 class SettingsError(ValueError):
@@ -31,6 +32,12 @@ class Clouds:
     """points of a cloud that the network sees"""
     pool: int = 1024
     """points stored of a cloud; if more than --points, training draws others every time"""
+    noise: float = 0.0
+    """standard deviation of the noise on the points, in testing as in training; clouds have radius 1"""
+    queries: int = 0
+    """reconstruction: places with known occupancy that a step sees of each cloud; testing sees all that are known"""
+    near: float = 0.5
+    """reconstruction: share of the training queries that lie near the surface; testing has uniform ones"""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,18 @@ class Network:
     """widths of the classifier"""
     dropout: float | None = None
     """of the classifier"""
+    decoder: DecoderName | None = None
+    """reconstruction: invariant, which vector neurons need, or plain, as in OccNet"""
+    code: int | None = None
+    """reconstruction: channels of the code, counted in scalar neurons"""
+    encoder_width: int | None = None
+    """reconstruction: channels of the encoder, counted in scalar neurons"""
+    decoder_width: int | None = None
+    """reconstruction: channels of the decoder"""
+    conditional: bool = False
+    """reconstruction: conditional batch norm in the decoder, OccNet's stronger one"""
+    code_invariants: CodeInvariants = "frame"
+    """reconstruction: of the code the decoder sees VN-In(Z), as the paper has it, or its code's <Z, W Z>"""
 
 
 @dataclass(frozen=True)
@@ -115,6 +134,8 @@ class Protocol:
     """drawn anew for every cloud and epoch; validation has one fixed pose of each cloud, of the same kind"""
     test_rotations: tuple[Rotations, ...] = ("z", "SO3")
     """each test cloud has one pose, fixed by --seed and its number"""
+    fixed_poses: bool = False
+    """each training cloud has one pose for the whole training, too, as in the paper's reconstruction"""
 
 
 @dataclass(frozen=True)
@@ -166,6 +187,27 @@ class Settings:
             raise SettingsError(f"the settings are of another version of the package: {error}") from error
 
 
+# What only some tasks have.
+CODES = ("decoder", "code", "encoder_width", "decoder_width", "conditional", "code_invariants")
+CLASSIFIERS = ("nonlinearity", "pooling", "frame", "mean", "widths", "embedding", "hidden", "dropout")
+
+
+def default(task: TaskName) -> Settings:
+    """Where the flags of a task start from."""
+    if task != "reconstruction":
+        return Settings(task)
+    return Settings(
+        task,
+        Clouds(points=300, pool=2048, noise=0.01, queries=2048),
+        recipe=Recipe(smoothing=0.0, stretch=1.0, shift=0.0),
+        protocol=Protocol("I", ("I", "SO3"), fixed_poses=True),
+    )
+
+
+def _flags(names: list[str]) -> str:
+    return ", ".join("--" + name.replace("_", "-") for name in names)
+
+
 def check(settings: Settings, processes: int = 1) -> None:
     """Refuse settings that cannot work, before any work; the message is one line."""
     clouds, network, recipe, tests = (
@@ -177,8 +219,35 @@ def check(settings: Settings, processes: int = 1) -> None:
     own, fewest = recipe.accumulate * processes, recipe.early_points or clouds.points
     plain = (network.nonlinearity, network.frame, network.mean) == ("built-in", "mlp", True)
     segmentable = clouds.data in ("shapes", "shapenet-part")
+    occupied, reconstructs = clouds.data in ("shapes", "occupancy"), settings.task == "reconstruction"
+    about_codes = [
+        name for name in CODES if getattr(network, name) != Network.__dataclass_fields__[name].default
+    ]  # flags of occupancy networks that were set
+    about_classes = [
+        name for name in CLASSIFIERS if getattr(network, name) != Network.__dataclass_fields__[name].default
+    ]
     refusals = [
         (settings.task == "segmentation" and not segmentable, f"--data {clouds.data} has no parts to segment"),
+        (
+            reconstructs and not occupied,
+            f"--data {clouds.data} does not say what is inside: choose shapes or occupancy",
+        ),
+        (
+            not reconstructs and clouds.data == "occupancy",
+            f"--data occupancy is for reconstruction, not {settings.task}",
+        ),
+        (reconstructs and clouds.queries == 0, "reconstruction needs --queries to learn from"),
+        (not reconstructs and clouds.queries > 0, f"--queries are for reconstruction, not for {settings.task}"),
+        (not reconstructs and bool(about_codes), f"{_flags(about_codes)} is about reconstruction, not {settings.task}"),
+        (reconstructs and bool(about_classes), f"{_flags(about_classes)} is not about reconstruction"),
+        (
+            reconstructs and (network.neurons, network.decoder) == ("vector", "plain"),
+            "--decoder plain takes numbers: vector neurons go with the invariant one",
+        ),
+        (
+            reconstructs and (network.code or 3) % 3 != 0,
+            f"--code counts coordinates of vectors: a multiple of 3, got {network.code}",
+        ),
         (clouds.data == "folder" and clouds.folder is None, "--data folder needs the --folder with the files"),
         (clouds.data != "folder" and clouds.folder is not None, "--folder belongs to --data folder"),
         (clouds.data != "shapes" and clouds.size is not None, "--size belongs to --data shapes"),
@@ -212,6 +281,11 @@ def check(settings: Settings, processes: int = 1) -> None:
         "zoom": (recipe.zoom, 1),
         "shift": (recipe.shift, 0),
         "jitter": (recipe.jitter, 0),
+        "noise": (clouds.noise, 0),
+        "queries": (clouds.queries, 0),
+        "code": (3 if network.code is None else network.code, 3),
+        "encoder-width": (3 if network.encoder_width is None else network.encoder_width, 3),
+        "decoder-width": (1 if network.decoder_width is None else network.decoder_width, 1),
         "seed": (settings.machine.seed, 0),
         "threads": (1 if settings.machine.threads is None else settings.machine.threads, 1),
         "checkpoint-minutes": (settings.machine.checkpoint_minutes, 0),
@@ -224,6 +298,7 @@ def check(settings: Settings, processes: int = 1) -> None:
         "ema": recipe.ema,
         "warm-up": recipe.warm_up,
         "dropout": network.dropout or 0,
+        "near": clouds.near if clouds.near < 1 else 0,  # 1 itself included
     }
     for name, (value, least) in at_least.items():
         if not value >= least or not math.isfinite(value):

@@ -14,7 +14,11 @@ from .run import CONFIG, TrainingError, read_settings
 from .settings import Settings
 from .world import World
 
-ON = {"classification": "ModelNet40", "segmentation": "ShapeNet-Part"}  # what the paper's numbers are about
+ON = {
+    "classification": "ModelNet40",
+    "segmentation": "ShapeNet-Part",
+    "reconstruction": "ShapeNet",
+}  # what the paper's numbers are about
 SHOWN = {"I": "I", "z": "z", "SO3": "SO(3)"}
 
 
