@@ -1,6 +1,7 @@
-"""Surfaces: triangle meshes and bare clouds in files, and points on them."""
+"""Surfaces: triangle meshes and bare clouds in files, points on them, and meshes of functions."""
 
 from .io import Mesh, MeshError, read, write
+from .mise import extract
 from .surface import sample, watertight
 
-__all__ = ["Mesh", "MeshError", "read", "sample", "watertight", "write"]
+__all__ = ["Mesh", "MeshError", "extract", "read", "sample", "watertight", "write"]
