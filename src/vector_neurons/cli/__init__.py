@@ -8,6 +8,7 @@ VERBS = {
     "data": "published data sets and your own files as packs, for training",
     "evaluate": "the test set under rotations, any number of times",
     "kernels": "build the native kernels ahead of time",
+    "reconstruct": "a closed mesh from a scan, in any pose and units",
     "tables": "the paper's tables, trained and tested here, beside the paper's numbers",
     "train": "train a network, or go on with it",
     "view": "a picture of a data set, parts in colour",

@@ -200,7 +200,7 @@ def _occupancy(state: Mapping[str, Tensor], *, k: int | None, legacy: bool) -> M
             decoder_hidden=logits.shape[1],
             invariants="product",
             eps=1e-6 if legacy and turns else None,
-            **({} if k is None else {"k": k}),
+            k=20 if k is None else k,
         ).to(logits.dtype)
         for name in ("linear_in", "shortcut") if not turns else ():
             for block in range(1, 5):  # they put the pool after a point's own numbers, we before

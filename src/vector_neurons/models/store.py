@@ -29,6 +29,7 @@ class Meaning:
         "unit_ball"  # how clouds were normalised in training: a function of geometry.sampling, or "none"
     )
     up: str = "z"  # the axis that pointed up in training
+    points: int | None = None  # points of a cloud in training
     threshold: float | None = None  # the probability above which a place counts as inside
 
 

@@ -1,8 +1,8 @@
 """What a network is trained for: a loss, counts that can be added over batches and processes, and a report of them."""
 
 from .classification import Classification
-from .reconstruction import Reconstruction
+from .reconstruction import Reconstruction, reconstruct
 from .segmentation import Segmentation
 from .task import Counts, Task, add
 
-__all__ = ["Classification", "Counts", "Reconstruction", "Segmentation", "Task", "add"]
+__all__ = ["Classification", "Counts", "Reconstruction", "Segmentation", "Task", "add", "reconstruct"]

@@ -1,6 +1,8 @@
 """Saying which places lie inside the shape of a cloud."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -8,10 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data import Cloud
+from ..data.queries import PADDING as PADDED  # the network has seen no places outside of this cube
+from ..geometry.sampling import ball
+from ..mesh import Mesh, extract, iou
+from ..models import store
 from .task import Counts, Task, fixed, real
 
 THRESHOLDS = tuple(i / 20 for i in range(1, 20))
 PAPER = 0.2  # the threshold of the paper's table
+FEWEST = 20  # points of a scan
 
 
 class Reconstruction(Task):
@@ -45,11 +52,10 @@ class Reconstruction(Task):
 
     def count(self, logits: Float[Tensor, "batch queries"], cloud: Cloud) -> Counts:
         """The sum of the shapes' IoUs at every threshold, and their number."""
-        levels = torch.tensor([math.log(t / (1 - t)) for t in THRESHOLDS], device=logits.device)
+        levels = torch.tensor([logit(t) for t in THRESHOLDS], device=logits.device)
         predicted, truth = logits.float() > levels.view(-1, 1, 1), _occupied(cloud)
-        both, either = (predicted & truth).sum(-1), (predicted | truth).sum(-1)
-        iou = torch.where(either > 0, both.double() / either.clamp(min=1), 1.0)
-        return {"iou": fixed(iou).sum(-1), "shapes": torch.tensor(len(truth), device=logits.device)}
+        each = fixed(iou(predicted, truth.expand_as(predicted)))
+        return {"iou": each.sum(-1), "shapes": torch.tensor(len(truth), device=logits.device)}
 
     def report(self, counts: Counts) -> dict[str, float]:
         """IoU in percent at the threshold, and at the paper's."""
@@ -57,6 +63,53 @@ class Reconstruction(Task):
         chosen = int(each.argmax()) if self.threshold is None else THRESHOLDS.index(self.threshold)
         paper = each[THRESHOLDS.index(PAPER)].item()
         return {"iou": each[chosen].item(), f"iou_{PAPER}": paper, "threshold": THRESHOLDS[chosen]}
+
+
+def logit(probability: float) -> float:
+    """The logit of a probability."""
+    return math.log(probability / (1 - probability))
+
+
+def reconstruct(
+    model: nn.Module,
+    points: Float[Tensor, "points 3"],
+    *,
+    threshold: float | None = None,
+    resolution: int = 128,
+    seed: int = 0,
+    **options: Any,
+) -> Mesh:
+    """The surface around what an occupancy network takes for the inside of a scan, in the scan's units and pose.
+
+    `model` is an `OccupancyNetwork`, loaded from a run, which then knows how many points it was trained on and the best
+    `threshold`. Of a scan with more points as many are drawn by `seed`: another density would be another kind of cloud.
+    Further options are those of `mesh.extract`. Whatever the pose of the scan, the mesh is the same, up to its grid.
+    """
+    known = getattr(model, "meaning", store.Meaning())
+    threshold = threshold or known.threshold or 0.5
+    if not 0 < threshold < 1:
+        raise ValueError(f"a threshold is a probability between 0 and 1, got {threshold}")
+    if len(points) < FEWEST:
+        raise ValueError(f"{len(points)} points are too few to tell a shape: at least {FEWEST}")
+    first = next(model.parameters())
+    number = len(points) if known.points is None else min(known.points, len(points))
+    chosen = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:number]
+    cloud = points[chosen].double()
+    centre, radius = (x[0] for x in ball(cloud))  # in float64: a scan may lie far from its origin
+    cloud = ((cloud - centre) / radius).to(first)
+    with torch.no_grad():
+        code: Tensor = model.encode(cloud.unsqueeze(0))  # type: ignore[operator]
+
+    def occupancy(places: Float[Tensor, "places 3"]) -> Float[Tensor, " places"]:
+        logits: Tensor = model.decode(code, places.unsqueeze(0))  # type: ignore[operator]
+        return logits[0]
+
+    low, high = cloud.amin(0), cloud.amax(0)
+    middle, half = (low + high) / 2, PADDED * (high - low).amax() / 2
+    surface = extract(
+        occupancy, low=middle - half, high=middle + half, level=logit(threshold), resolution=resolution, **options
+    )
+    return replace(surface, vertices=surface.vertices * radius.cpu() + centre.cpu())
 
 
 def _occupied(cloud: Cloud) -> Bool[Tensor, "batch queries"]:

@@ -1,6 +1,6 @@
 """Training and testing: one loop, runs that survive being stopped, one process or many."""
 
-from . import results, tables, world
+from . import results, surfaces, tables, world
 from .checkpoint import CheckpointError
 from .loop import Progress, StoppedError, evaluate, fit, measure, report
 from .run import TrainingError, read_settings
@@ -28,6 +28,7 @@ __all__ = [
     "read_settings",
     "report",
     "results",
+    "surfaces",
     "tables",
     "world",
 ]

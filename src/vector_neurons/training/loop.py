@@ -82,7 +82,7 @@ def fit(settings: Settings, folder: Path, world: World | None = None, *, resume:
         with writing(folder):
             create(folder, settings)
     forward = torch.compile(model) if machine.compile else model
-    meaning = store.Meaning(classes=task.outputs)
+    meaning = store.Meaning(classes=task.outputs, points=settings.clouds.points)
     log = Log(folder, epochs=recipe.epochs, quiet=not world.writes)
     saved = time.monotonic()
 

@@ -41,7 +41,8 @@ def spread(reports: Sequence[dict[str, float]], name: str) -> str:
     '81.00 ± 1.41'
     """
     values = [report[name] for report in reports]
-    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+    digits = 4 if name.startswith("chamfer") else 2  # a length, not a percentage
+    return f"{mean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
 def lines(results: Results) -> str:

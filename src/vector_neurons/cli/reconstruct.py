@@ -1,0 +1,81 @@
+"""`vn reconstruct scan.ply --model RUN -o out.ply`: a closed mesh from a scan."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+
+from .. import mesh
+from ..mesh import MeshError, io
+from ..models import OccupancyNetwork, store
+from ..tasks import reconstruct
+from . import UserError
+
+ON_A_MESH = 10_000  # points drawn on the surface of a file that has one
+
+
+def run(
+    scan: Annotated[Path, tyro.conf.arg(metavar="SCAN")],
+    /,
+    *,
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    model: Path,
+    resolution: int = 128,
+    threshold: float | None = None,
+    refine: int = 2,
+    faces: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+) -> int:
+    """Reconstruct the closed surface of a scan. Units and pose are those of the scan.
+
+    Exit code 0: the mesh is written and watertight; 1: there was nothing to write, or it has holes.
+
+    Args:
+        scan: a cloud or a mesh: .ply .obj .stl .off .glb .xyz .npy .npz.
+        out: where to write the mesh: .ply .obj .stl .off .glb.
+        model: folder of a run of `vn train reconstruction`, or of a saved occupancy network.
+        resolution: cells of the grid along each axis: 32, 64, 128, 256, ...
+        threshold: probability above which a place is inside; by default the best on the run's validation shapes.
+        refine: steps that bring vertices closer to the true surface of the function.
+        faces: simplify to about so many faces.
+        seed: of the points that are drawn from a scan with more than the network was trained on.
+        threads: processor threads.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if out.suffix.lower() not in io.MESHES:
+        raise UserError(f"cannot write a mesh to {out}: only {' '.join(io.MESHES)}")
+    if not out.parent.is_dir():
+        raise UserError(f"there is no folder {out.parent} to write {out.name} to")
+    started = time.perf_counter()
+    try:
+        network = store.load(model / "best" if (model / "best").is_dir() else model)
+        if not isinstance(network, OccupancyNetwork):
+            raise UserError(f"{model} holds a {type(network).__name__}, not an occupancy network")
+        points = _points(mesh.read(scan), seed)
+        made = reconstruct(
+            network, points, threshold=threshold, resolution=resolution, seed=seed, refine=refine, faces=faces
+        )
+        if made.is_cloud:
+            raise UserError(f"nothing to write: the network sees no inside in {scan}", code=1)
+        mesh.write(made, out)
+    except (ValueError, ImportError, OSError) as error:
+        raise UserError(str(error)) from error
+    closed = mesh.watertight(made)
+    size = (made.vertices.amax(0) - made.vertices.amin(0)).tolist()
+    print(f"{out}: {len(made.vertices):,} vertices, {len(made.faces):,} faces, {'' if closed else 'not '}watertight")
+    print(f"size {' × '.join(f'{x:.4g}' for x in size)}, from {len(points):,} points in {scan}")
+    print(f"{time.perf_counter() - started:.1f} s")
+    return 0 if closed else 1
+
+
+def _points(scan: mesh.Mesh, seed: int) -> torch.Tensor:
+    if scan.is_cloud:
+        return scan.vertices
+    try:
+        return mesh.sample(scan, ON_A_MESH, generator=torch.Generator().manual_seed(seed))[0]
+    except MeshError:
+        return scan.vertices  # faces without area: what is left are its corners

@@ -1,0 +1,90 @@
+"""Meshes of a reconstruction beside the true surfaces of test shapes, in the `meshes.json` of its run."""
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+import torch
+
+from ..data import Cloud, Dataset, Occupancy, Shapes
+from ..data.augment import Jitter, Subset
+from ..data.pack import seed_of
+from ..geometry import rotations
+from ..mesh import Comparison, Mesh, sample
+from ..mesh.compare import compare_points
+from ..models import store
+from ..tasks import reconstruct
+from ..typing import Rotations
+from . import checkpoint, loop
+from .results import Results
+from .run import TrainingError, read_settings
+from .sets import SHARES
+from .settings import Clouds, Settings
+
+MESHES = "meshes.json"
+DENSE = 20_000  # points of a surface where as many as one likes can be had
+THRESHOLD = 0.02  # of the F-score, for shapes of radius 1
+
+
+def record(folder: Path, kinds: Sequence[Rotations], number: int) -> Results:
+    """Make meshes of the first test shapes, compare them with the truth, and write the means to the run's folder.
+
+    A true surface is known by its points: distances to it are no smaller than the gaps between them. Shapes that the
+    network sees no inside in are counted, score 0, and have no distance.
+    """
+    settings = read_settings(folder)
+    if settings.task != "reconstruction":
+        raise TrainingError(f"{folder} is a {settings.task}: only a reconstruction has meshes")
+    model = store.load(checkpoint.read(folder / "best")[0])
+    data = open_surfaces(settings.clouds)
+    results: Results = {}
+    for kind in kinds:
+        pairs = (scan(data, index, settings, kind) for index in range(min(number, len(data))))
+        found = [against(mesh_of(model, few), whole) for few, whole in pairs]
+        made = [x for x in found if x is not None]
+        results[kind] = [
+            {
+                "chamfer_l1": mean([x.chamfer_l1 for x in made] or [float("inf")]),
+                "normal_consistency": 100 * sum(x.normal_consistency for x in made) / len(found),
+                "f_score": 100 * sum(x.f_score for x in made) / len(found),
+                "empty": len(found) - len(made),
+            }
+        ]
+    with loop.writing(folder):
+        checkpoint.write_file(folder / MESHES, json.dumps(results, indent=2) + "\n")
+    return results
+
+
+def open_surfaces(clouds: Clouds) -> Dataset:
+    """The test set of a reconstruction, with as many points as it has, and their normals."""
+    if clouds.data == "shapes":
+        size = None if clouds.size is None else max(1, clouds.size // SHARES["test"])
+        return Shapes("test", size=size, points=DENSE)
+    return Occupancy("test", clouds.data_root, points=clouds.pool, queries=None, normals=True)
+
+
+def scan(data: Dataset, index: int, settings: Settings, kind: Rotations, turn: int = 0) -> tuple[Cloud, Cloud]:
+    """A test shape as its few noisy points, and whole, both in the pose of the test number `turn`."""
+    clouds, seed, whole = settings.clouds, settings.machine.seed, data[index]
+    generator = torch.Generator().manual_seed(seed_of(seed, "points", index))
+    few = Jitter(clouds.noise, clip=None)(Subset(clouds.points)(whole, generator), generator)
+    R = rotations.draw(kind, 1, generator=torch.Generator().manual_seed(seed_of(seed, "pose", turn, index)))[0]
+    return few.rotate(R), whole.rotate(R)
+
+
+def mesh_of(model: torch.nn.Module, cloud: Cloud) -> Mesh:
+    """The mesh, which may be empty."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that it is empty is counted
+        return reconstruct(model, cloud.points)
+
+
+def against(mesh: Mesh, truth: Cloud) -> Comparison | None:
+    """How close a mesh is to a surface; None if there is no mesh."""
+    if mesh.is_cloud:
+        return None
+    assert truth.normals is not None  # sets with occupancy know their normals
+    points, normals = sample(mesh, DENSE, generator=torch.Generator().manual_seed(0))
+    return compare_points(points, normals, truth.points.double(), truth.normals.double(), threshold=THRESHOLD)
