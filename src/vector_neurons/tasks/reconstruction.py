@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data import Cloud
-from ..data.queries import PADDING as PADDED  # the network has seen no places outside of this cube
 from ..geometry.sampling import ball
 from ..mesh import Mesh, extract, iou
 from ..models import store
@@ -19,6 +18,7 @@ from .task import Counts, Task, fixed, real
 THRESHOLDS = tuple(i / 20 for i in range(1, 20))
 PAPER = 0.2  # the threshold of the paper's table
 FEWEST = 20  # points of a scan
+REACH = 1.2  # how far from its middle a shape may go, in distances of the farthest point of the scan
 
 
 class Reconstruction(Task):
@@ -102,13 +102,11 @@ def reconstruct(
 
     def occupancy(places: Float[Tensor, "places 3"]) -> Float[Tensor, " places"]:
         logits: Tensor = model.decode(code, places.unsqueeze(0))  # type: ignore[operator]
-        return logits[0]
+        # What the network makes up far away ends at a ball, which has no pose, and not at the sides of a box.
+        return torch.minimum(logits[0] - logit(threshold), REACH - places.norm(dim=-1))
 
-    low, high = cloud.amin(0), cloud.amax(0)
-    middle, half = (low + high) / 2, PADDED * (high - low).amax() / 2
-    surface = extract(
-        occupancy, low=middle - half, high=middle + half, level=logit(threshold), resolution=resolution, **options
-    )
+    corner = torch.full_like(cloud[0], REACH)
+    surface = extract(occupancy, low=-corner, high=corner, resolution=resolution, **options)
     return replace(surface, vertices=surface.vertices * radius.cpu() + centre.cpu())
 
 

@@ -236,6 +236,7 @@ def check(settings: Settings, processes: int = 1) -> None:
             not reconstructs and clouds.data == "occupancy",
             f"--data occupancy is for reconstruction, not {settings.task}",
         ),
+        (not 0 <= clouds.near <= 1, f"--near is a share, from 0 to 1, got {clouds.near}"),
         (reconstructs and clouds.queries == 0, "reconstruction needs --queries to learn from"),
         (not reconstructs and clouds.queries > 0, f"--queries are for reconstruction, not for {settings.task}"),
         (not reconstructs and bool(about_codes), f"{_flags(about_codes)} is about reconstruction, not {settings.task}"),
@@ -298,7 +299,6 @@ def check(settings: Settings, processes: int = 1) -> None:
         "ema": recipe.ema,
         "warm-up": recipe.warm_up,
         "dropout": network.dropout or 0,
-        "near": clouds.near if clouds.near < 1 else 0,  # 1 itself included
     }
     for name, (value, least) in at_least.items():
         if not value >= least or not math.isfinite(value):

@@ -1,0 +1,110 @@
+"""`vn train reconstruction` and `vn reconstruct`: from a scan to a file."""
+
+import numpy as np
+import pytest
+import torch
+from pebble import pebble
+
+from vector_neurons import mesh
+from vector_neurons.data import Shapes
+from vector_neurons.models import DGCNN, store
+
+FLAGS = ["--size", 21, "--epochs", 1, "--points", 80, "--pool", 128, "--queries", 128, "--k", 8, "--batch", 7]
+FLAGS += ["--code", 24, "--encoder-width", 24, "--decoder-width", 16, "--model", "pointnet"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A network as `vn train` leaves it behind."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    store.save(pebble(), folder / "best")
+    return folder
+
+
+@pytest.fixture
+def scan(tmp_path):
+    """A ball in millimetres, far from the origin."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.nn.functional.normalize(torch.randn(500, 3, generator=generator), dim=-1)
+    file = tmp_path / "scan.npy"
+    np.save(file, 250 * points.numpy() + [1000, 0, -3000])
+    return file
+
+
+def test_train_reconstruction(tmp_path, vn_command):
+    code, out, err = vn_command("train", "reconstruction", "--data", "shapes", *FLAGS, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert "iou_0.2" in out
+    code, out, err = vn_command("evaluate", tmp_path / "run", "--rotations", "SO3", "--meshes", 1)
+    assert code == 0, err
+    assert "normal_consistency" in out
+
+
+@pytest.mark.parametrize("suffix", [".ply", ".obj", ".stl", ".glb"])
+def test_a_scan_becomes_a_closed_mesh_where_it_was(run, scan, tmp_path, vn_command, suffix):
+    out = tmp_path / f"out{suffix}"
+    code, said, err = vn_command("reconstruct", scan, "-o", out, "--model", run, "--resolution", 32)
+    assert code == 0, err
+    assert "watertight" in said
+    assert " s\n" in said
+    made = mesh.read(out)
+    assert mesh.watertight(made)
+    low, high = made.vertices.amin(0), made.vertices.amax(0)
+    assert torch.allclose((low + high) / 2, torch.tensor([1000.0, 0, -3000]).double(), atol=150)
+    assert 100 < (high - low).max() < 700
+
+
+def test_fewer_faces(run, scan, tmp_path, vn_command):
+    out = tmp_path / "out.ply"
+    asked = ["--model", run, "--resolution", 32, "--faces", 200]
+    assert vn_command("reconstruct", scan, "-o", out, *asked)[0] == 0
+    assert len(mesh.read(out).faces) <= 220
+
+
+def test_a_mesh_is_sampled(run, tmp_path, vn_command):
+    ball = mesh.extract(lambda x: 1 - x.norm(dim=-1), low=-1.2, high=1.2, start=16, resolution=16)
+    mesh.write(ball, tmp_path / "ball.off")
+    asked = ["--model", run, "--resolution", 32]
+    code, out, err = vn_command("reconstruct", tmp_path / "ball.off", "-o", tmp_path / "out.ply", *asked)
+    assert code == 0, err
+    assert "from 10,000 points" in out
+
+
+def test_mistakes_are_one_line(run, scan, tmp_path, vn_command):
+    good = [scan, "-o", tmp_path / "out.ply", "--model", run]
+    store.save(DGCNN(3, widths=(12,), embedding=24, hidden=(8,)), tmp_path / "other")
+    few = tmp_path / "few.npy"
+    np.save(few, np.eye(3))
+    cases = [
+        ([tmp_path / "none.ply", *good[1:]], "there is no file"),
+        ([scan, "-o", tmp_path / "out.png", "--model", run], "cannot write a mesh"),
+        ([scan, "-o", tmp_path / "no" / "out.ply", "--model", run], "there is no folder"),
+        ([scan, "-o", tmp_path / "out.ply", "--model", tmp_path], "holds no model"),
+        ([scan, "-o", tmp_path / "out.ply", "--model", tmp_path / "other"], "holds a DGCNN"),
+        ([*good, "--resolution", 50], "doubled"),
+        ([*good, "--threshold", 2], "between 0 and 1"),
+        ([few, *good[1:]], "too few"),
+    ]
+    for arguments, words in cases:
+        code, _, err = vn_command("reconstruct", *arguments)
+        assert code == 2, arguments
+        assert words in err
+        assert len(err.strip().splitlines()) == 1
+
+
+def test_nothing_inside_is_said(run, scan, tmp_path, vn_command):
+    asked = ["--model", run, "--threshold", 0.999999, "--resolution", 32]
+    with pytest.warns(UserWarning, match="the mesh is empty"):
+        code, _, err = vn_command("reconstruct", scan, "-o", tmp_path / "out.ply", *asked)
+    assert code == 1
+    assert "nothing to write" in err
+    assert not (tmp_path / "out.ply").exists()
+
+
+def test_shapes_are_asked_uniformly_in_a_test():
+    """A quarter of what lies near the surface would be a third of the table's numbers."""
+    data = Shapes("test", size=2, points=200, queries=400, near=0.0)
+    spread = data.batch(torch.arange(2)).queries.flatten(0, 1)
+    assert spread.abs().max() > 0.5
+    with pytest.raises(ValueError, match="near between 0 and 1"):
+        Shapes("test", size=2, near=2.0)

@@ -1,0 +1,133 @@
+"""Reconstruction: loss and IoU against direct computations, and meshes that turn with their scan."""
+
+import math
+
+import igl
+import numpy as np
+import pytest
+import torch
+from pebble import pebble
+
+from vector_neurons.data import Cloud, Shapes
+from vector_neurons.geometry import rotations
+from vector_neurons.mesh import watertight
+from vector_neurons.models import OccupancyNetwork
+from vector_neurons.tasks import Reconstruction, add, reconstruct
+from vector_neurons.tasks.reconstruction import THRESHOLDS
+
+
+def answered(n=12, queries=40):
+    generator = torch.Generator().manual_seed(1)
+    occupied = torch.rand(n, queries, generator=generator) < 0.3
+    occupied[0] = False  # an empty shape
+    logits = 2 * torch.randn(n, queries, generator=generator)
+    logits[1] = -20.0  # nothing seen inside
+    logits[0] = -20.0  # rightly
+    cloud = Cloud(torch.zeros(n, 2, 3), queries=torch.zeros(n, queries, 3), occupied=occupied)
+    return logits, cloud
+
+
+def slow_iou(logits, occupied, threshold):
+    total = 0.0
+    for row, truth in zip(logits.tolist(), occupied.tolist(), strict=True):
+        inside = [1 / (1 + math.exp(-x)) > threshold for x in row]
+        both = sum(a and b for a, b in zip(inside, truth, strict=True))
+        either = sum(a or b for a, b in zip(inside, truth, strict=True))
+        total += both / either if either else 1.0
+    return 100 * total / len(occupied)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_loss_is_binary_cross_entropy(smoothing):
+    logits, cloud = answered()
+    expected = []
+    for x, inside in zip(logits.flatten().tolist(), cloud.occupied.flatten().tolist(), strict=True):
+        truth = (1 - smoothing) * inside + smoothing / 2
+        p = 1 / (1 + math.exp(-x))
+        expected.append(-truth * math.log(p) - (1 - truth) * math.log1p(-p))
+    found = Reconstruction().loss(logits, cloud, smoothing).item()
+    assert found == pytest.approx(sum(expected) / len(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.2, 0.75])
+def test_the_iou_is_the_mean_over_shapes(threshold):
+    logits, cloud = answered()
+    task = Reconstruction(threshold)
+    report = task.report(task.count(logits, cloud))
+    each = {t: slow_iou(logits, cloud.occupied, t) for t in THRESHOLDS}
+    chosen = max(each, key=lambda t: each[t]) if threshold is None else threshold
+    assert report["threshold"] == chosen
+    assert report["iou"] == pytest.approx(each[chosen], rel=1e-6)
+    assert report["iou_0.2"] == pytest.approx(each[0.2], rel=1e-6)
+
+
+def test_counts_do_not_depend_on_batches():
+    logits, cloud = answered()
+    task, total = Reconstruction(), None
+    for part in torch.arange(12).split(5):
+        total = add(total, task.count(logits[part], cloud.map(lambda x, part=part: x[part])))
+    assert task.report(total) == task.report(task.count(logits, cloud))
+
+
+def test_a_threshold_that_is_not_counted_is_refused():
+    with pytest.raises(ValueError, match="thresholds are"):
+        Reconstruction(0.123)
+
+
+@pytest.fixture(scope="module")
+def network():
+    return pebble()
+
+
+def farthest(first, second):
+    """Mean distance of the vertices of one mesh from the triangles of another."""
+    squared = igl.point_mesh_squared_distance(
+        np.ascontiguousarray(first.vertices.numpy()), second.vertices.numpy(), second.faces.numpy()
+    )[0]
+    return float(np.sqrt(squared).mean())
+
+
+def test_the_mesh_of_a_turned_scan_is_the_turned_mesh(network):
+    """In any units, anywhere: within a thousandth of its size, at 64³."""
+    points = Shapes("test", size=30, points=300)[0].points.double()
+    R = rotations.draw("SO3", 1, generator=torch.Generator().manual_seed(4), dtype=torch.float64)[0]
+    made = reconstruct(network, points, resolution=64)
+    turned = reconstruct(network, 700 * points @ R.mT + 5000, resolution=64)
+    back = type(made)((turned.vertices - 5000) / 700 @ R, turned.faces)
+    size = float((made.vertices.amax(0) - made.vertices.amin(0)).max())
+    assert watertight(made)
+    assert watertight(turned)
+    assert (farthest(back, made) + farthest(made, back)) / 2 <= 1e-3 * size
+
+
+def test_a_scalar_network_has_another_mesh_for_another_pose():
+    torch.manual_seed(0)
+    model = OccupancyNetwork(neurons="scalar", code=48, hidden=48, decoder_hidden=32).eval()
+    with torch.no_grad():
+        model.decoder.logits.bias.fill_(0)
+    points = Shapes("test", size=30, points=300)[0].points
+    R = rotations.draw("SO3", 1, generator=torch.Generator().manual_seed(4))[0]
+    code, turned = model.encode(points[None]), model.encode((points @ R.mT)[None])
+    places = torch.rand(1, 50, 3) - 0.5
+    found, other = model.decode(code, places), model.decode(turned, places @ R.mT)
+    assert (found - other).abs().max() > 0.01 * found.abs().max()
+
+
+def test_a_scan_of_more_points_is_thinned_by_the_seed(network):
+    points = Shapes("test", size=30, points=200)[3].points
+    one, again, other = (reconstruct(network, points, resolution=32, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(one.vertices, again.vertices)
+    assert one.vertices.shape != other.vertices.shape or not torch.equal(one.vertices, other.vertices)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"threshold": 1.5}, "between 0 and 1"), ({"resolution": 50}, "doubled")]
+)
+def test_what_cannot_be_asked_is_refused(network, options, words):
+    with pytest.raises(ValueError, match=words):
+        reconstruct(network, torch.randn(300, 3), **options)
+
+
+def test_too_few_points_are_refused(network):
+    with pytest.raises(ValueError, match="3 points are too few"):
+        reconstruct(network, torch.randn(3, 3))

@@ -1,0 +1,151 @@
+"""Reconstruction trained and tested: what its batches are, what its runs leave behind."""
+
+import json
+
+import pytest
+import torch
+from tiny import metrics, tiny
+
+from vector_neurons.data import Shapes
+from vector_neurons.data.augment import UnitBall
+from vector_neurons.models import store
+from vector_neurons.training import SettingsError, TrainingError, check, evaluate, fit, loop, results, sets, surfaces
+from vector_neurons.training.presets import TABLES, presets
+from vector_neurons.training.settings import Network, default
+
+NETWORK = Network("pointnet", k=8, code=24, encoder_width=24, decoder_width=16)
+
+
+def little(**changes):
+    start = {"task": "reconstruction", "network": NETWORK, "size": 42, "points": 60, "pool": 80, "queries": 64}
+    start |= {"noise": 0.01, "smoothing": 0.0, "stretch": 1.0, "shift": 0.0, "train_rotations": "I"}
+    return tiny(**(start | {"test_rotations": ("I", "SO3"), "fixed_poses": True, "epochs": 2} | changes))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    fit(little(), folder)
+    return folder
+
+
+def test_the_threshold_is_chosen_on_validation_and_kept(run):
+    lines = metrics(run)
+    best = max(lines, key=lambda line: line["val"]["iou"])
+    model = store.load(run / "best")
+    assert model.meaning.threshold == best["val"]["threshold"]
+    assert model.meaning.points == 60
+    task, counts = evaluate(run, ["I"])
+    assert task.threshold == model.meaning.threshold
+    assert task.report(counts["I"][0])["threshold"] == model.meaning.threshold
+
+
+def test_the_reported_iou_is_that_of_every_shape_counted_once(run):
+    """Recounted shape by shape, at uniform queries of the test set."""
+    settings = little()
+    task, counts = evaluate(run, ["SO3"])
+    model, data = store.load(run / "best"), sets.open_set(settings.clouds, "test")
+    assert data.clouds.queries.shape[1] == sets.SHAPES_QUERIES
+    total = 0.0
+    for index in range(len(data)):
+        cloud = sets.posed_batch(data, torch.tensor([index]), settings.clouds, "SO3", settings.machine.seed)
+        inside = model(cloud.points, cloud.queries).sigmoid() > model.meaning.threshold
+        both, either = (inside & cloud.occupied).sum(), (inside | cloud.occupied).sum()
+        total += (both / either).item() if either else 1.0
+    assert task.report(counts["SO3"][0])["iou"] == pytest.approx(100 * total / len(data), abs=0.01)
+
+
+def test_vector_neurons_do_not_mind_the_pose(run):
+    task, counts = evaluate(run, ["I", "SO3"])
+    upright, turned = (task.report(counts[kind][0])["iou"] for kind in ("I", "SO3"))
+    assert abs(upright - turned) < 0.2
+
+
+def test_batches_are_scans_in_the_ball_of_their_own_points():
+    settings = little()
+    data = sets.open_set(settings.clouds, "train")
+    for cloud in (
+        sets.training_batch(data, torch.arange(5), settings, epoch=0),
+        sets.posed_batch(data, torch.arange(5), settings.clouds, "SO3", 0),
+    ):
+        assert torch.allclose(cloud.points.mean(1), torch.zeros(5, 3), atol=1e-6)
+        assert torch.allclose(cloud.points.norm(dim=-1).amax(1), torch.ones(5), atol=1e-6)
+    assert sets.training_batch(data, torch.arange(5), settings, epoch=0).queries.shape == (5, 64, 3)
+
+
+def test_queries_move_with_their_points():
+    """Whatever is done to a cloud, its queries stay inside or outside: asked of the shape itself."""
+    data = Shapes("test", size=21, points=500, queries=200)
+    generator = torch.Generator().manual_seed(0)
+    for index in range(6):
+        cloud = data[index]
+        moved = UnitBall()(cloud, generator)
+        centre = cloud.points.mean(0)
+        radius = (cloud.points - centre).norm(dim=-1).amax()
+        assert torch.equal(data.inside(index, moved.queries * radius + centre), cloud.occupied)
+
+
+def test_fixed_poses_are_one_for_each_cloud():
+    fixed, free = (little(train_rotations="SO3", fixed_poses=x, noise=0.0, points=80) for x in (True, False))
+    data = sets.open_set(fixed.clouds, "train")
+
+    def poses(settings, epoch):
+        cloud = sets.training_batch(data, torch.arange(8), settings, epoch)
+        return cloud.points.sort(dim=1).values  # the points come in another order every time
+
+    assert torch.allclose(poses(fixed, 0), poses(fixed, 7), atol=1e-5)
+    assert not torch.allclose(poses(free, 0), poses(free, 7), atol=1e-2)
+    upright = sets.training_batch(data, torch.arange(8), little(noise=0.0, points=80), 0).points.sort(dim=1).values
+    assert ((poses(fixed, 0) - upright).abs().amax((1, 2)) > 1e-2).all()
+
+
+def test_meshes_are_compared_with_surfaces(run):
+    found = surfaces.record(run, ["I", "SO3"], 2)
+    assert json.loads((run / surfaces.MESHES).read_text()) == found
+    for kind in ("I", "SO3"):
+        numbers = found[kind][0]
+        assert numbers["empty"] in (0, 1, 2)
+        assert 0 <= numbers["f_score"] <= 100
+    assert "chamfer_l1" in results.lines(found)
+
+
+def test_only_a_reconstruction_has_meshes(tmp_path):
+    loop.create(tmp_path, tiny())
+    with pytest.raises(TrainingError, match="only a reconstruction has meshes"):
+        surfaces.record(tmp_path, ["I"], 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data": "modelnet40", "size": None}, "does not say what is inside"),
+        ({"queries": 0}, "needs --queries"),
+        ({"network": Network("pointnet", decoder="plain")}, "vector neurons go with the invariant one"),
+        ({"network": Network("pointnet", code=25)}, "multiple of 3"),
+        ({"network": Network("pointnet", hidden=(5,))}, "--hidden is not about reconstruction"),
+        ({"near": 1.5}, "--near"),
+        ({"noise": -1.0}, "--noise"),
+        ({"task": "classification"}, "--queries are for reconstruction"),
+        ({"task": "classification", "queries": 0}, "--code, --encoder-width, --decoder-width is about reconstruction"),
+        ({"task": "segmentation", "data": "occupancy", "size": None, "queries": 0}, "no parts"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes, words):
+    with pytest.raises(SettingsError, match=words):
+        check(little(**changes))
+
+
+def test_the_table_has_the_papers_three_methods():
+    table = TABLES["reconstruction"]
+    assert [row.paper for row in table.rows] == [(71.4, 30.9, 58.2), (72.0, 31.0, 59.4), (69.3, 69.3, 68.8)]
+    found = presets("reconstruction")
+    for settings in found.values():
+        check(settings)
+    assert {"paper-vn-pointnet-SO3", "fast-pointnet-invariant-I", "fast-pointnet-I"} <= set(found)
+    paper = found["paper-vn-pointnet-I"]
+    assert (paper.clouds.points, paper.clouds.queries, paper.clouds.near) == (300, 2048, 0.0)
+    assert (paper.recipe.optimiser, paper.recipe.rate, paper.recipe.batch) == ("adam", 1e-4, 64)
+    assert paper.protocol.fixed_poses
+    model = sets.make_network(paper, Shapes("test", size=1))
+    assert model.to_code.weight.shape == (171, 342)
+    check(default("reconstruction"))
