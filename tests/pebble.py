@@ -10,7 +10,7 @@ def pebble():
     torch.manual_seed(0)
     model = OccupancyNetwork(code=48, hidden=48, decoder_hidden=32, k=8).eval()
     with torch.no_grad():
-        code = model.encode(torch.randn(4, 80, 3))
+        code = model.encode(torch.randn(4, 80, 3)).overall
         first, last = model.decoder.queries.linear, model.decoder.logits
         first.weight[:, 0] = -4.0  # of the squared distance from the centre
         first.weight[:, 1:17] = torch.randn(32, 16) * 0.15 / code.std()

@@ -6,6 +6,7 @@ import torch
 from vector_neurons import kernels
 from vector_neurons.geometry import rotations
 from vector_neurons.models import OccupancyNetwork, reference, store
+from vector_neurons.models.occupancy import Code
 from vector_neurons.testing import relative_error
 
 EPS = 1e-6
@@ -19,6 +20,7 @@ METHODS = {
     "OccNet, DGCNN": {"neurons": "scalar", "encoder": "dgcnn"},
     "OccNet, conditional": {"neurons": "scalar", "conditional": True},
     "VN-OccNet, conditional": {"neurons": "vector", "conditional": True},
+    "VN-OccNet, local": {"neurons": "vector", "local": 4},
 }
 every_method = pytest.mark.parametrize("method", METHODS)
 vector_methods = pytest.mark.parametrize("method", [m for m in METHODS if m.startswith("VN")])
@@ -37,16 +39,22 @@ def draw(*shape, seed=1, dtype=torch.float64):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
+def turn(x, R):
+    """Points `(B, N, 3)`, or vectors `(B, N, 3, C)`."""
+    return x @ R.mT if x.ndim == 3 else R.unsqueeze(1) @ x
+
+
 @vector_methods
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_codes_turn_and_logits_stay(method, dtype, bound):
     model, x, queries = network(method, dtype), draw(3, 40, 3, dtype=dtype), draw(3, 9, 3, seed=2, dtype=dtype)
     R = rotations.draw("SO3", 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64).to(dtype)
     code, turned = model.encode(x), model.encode(x @ R.mT)
-    assert code.shape == (3, 3, 16)
-    assert relative_error(turned, R @ code) <= bound
+    assert code.overall.shape == (3, 3, 16)
+    assert relative_error(turned.overall, R @ code.overall) <= bound
     assert relative_error(model(x @ R.mT, queries @ R.mT), model(x, queries)) <= bound
-    assert relative_error(model.decode(R @ code, queries @ R.mT), model.decode(code, queries)) <= bound
+    both = Code(R @ code.overall, *(None if x is None else turn(x, R) for x in code[1:]))
+    assert relative_error(model.decode(both, queries @ R.mT), model.decode(code, queries)) <= bound
 
 
 @pytest.mark.parametrize("method", ["OccNet", "invariant decoder"])
@@ -60,7 +68,8 @@ def test_an_invariant_decoder_is_invariant_whatever_made_the_code():
     model, queries = network("invariant decoder"), draw(2, 9, 3)
     R = rotations.draw("SO3", 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     code = model.encode(draw(2, 30, 3))
-    assert relative_error(model.decode(R @ code, queries @ R.mT), model.decode(code, queries)) <= 1e-12
+    turned = Code(R @ code.overall)
+    assert relative_error(model.decode(turned, queries @ R.mT), model.decode(code, queries)) <= 1e-12
 
 
 @every_method
@@ -111,17 +120,18 @@ def test_every_parameter_learns(method, body):
         ({"decoder": "plain"}, "vector neurons go with the invariant one"),
         ({"encoder": "resnet"}, "encoders are"),
         ({"code": 25}, "multiple of 3"),
+        ({"neurons": "scalar", "local": 4}, "asks one or more points for their vectors"),
         ({"invariants": "gram"}, 'choose "frame" or "product"'),
         ({"neurons": "tensor"}, "unknown neurons"),
     ],
 )
-def test_what_cannot_be_built_is_refused(arguments, words):
+def test_what_cannot_be_built_is_refused(arguments, words, unchecked):
     with pytest.raises(ValueError, match=words):
         OccupancyNetwork(**arguments)
 
 
 @pytest.mark.parametrize("shape", [(9, 3), (3, 9, 3), (2, 9, 2)])
-def test_queries_of_the_wrong_shape_are_refused(shape):
+def test_queries_of_the_wrong_shape_are_refused(shape, unchecked):
     model = network("VN-OccNet")
     with pytest.raises(ValueError, match="codes need queries"):
         model.decode(model.encode(draw(2, 40, 3)), draw(*shape))
@@ -234,7 +244,7 @@ def test_the_authors_state_dicts_load_with_the_same_outputs(turns, invariant, bo
     with kernels.using(body):
         model = reference.load({"model": state, "epoch_it": 3} if wrapped else state)
         assert relative_error(model(points, queries), authors_logits(decoder, code, queries)) <= 1e-10
-        assert relative_error(model.encode(points), code.mT if turns else model.encode(points)) <= 1e-10
+        assert not turns or relative_error(model.encode(points).overall, code.mT) <= 1e-10
 
 
 def test_half_a_state_dict_is_refused():
@@ -254,3 +264,26 @@ def test_the_papers_widths():
     assert OccupancyNetwork(invariants="product").decoder.queries.linear.in_features == 343
     assert scalar.to_code.weight.shape == (513, 513)
     assert len(vector.encoder.blocks) == len(vector.decoder.blocks) == 5
+
+
+def test_too_few_points_to_ask_are_refused():
+    with pytest.raises(ValueError, match="asks 4 points got 3"):
+        network("VN-OccNet, local", k=2).encode(draw(1, 3, 3))
+
+
+def test_a_local_decoder_asks_the_nearest_points():
+    """Against loops over queries and points."""
+    model, points, queries = network("VN-OccNet, local"), draw(2, 30, 3), draw(2, 5, 3, seed=2)
+    local, code = model.decoder.local, model.encode(points)
+    found = local(code.points, code.vectors, queries)
+    for b in range(2):
+        for q in range(5):
+            ways = [queries[b, q] - point for point in points[b]]
+            nearest = sorted(range(30), key=lambda n: ways[n].norm())[:4]
+            total, weights = 0.0, 0.0
+            for n in nearest:
+                seen = [ways[n] @ code.vectors[b, n, :, c] for c in range(32)]
+                weight = 1 / (ways[n].norm() + 0.01)
+                total = total + weight * local.each(torch.stack([*seen, ways[n].norm()])).clamp(min=0)
+                weights = weights + weight
+            assert relative_error(found[b, q], local.all(total / weights)) <= 1e-12

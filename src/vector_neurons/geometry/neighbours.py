@@ -185,7 +185,9 @@ def _choose(d: Tensor, i: Tensor, k: int, size: Tensor, ulps: float, points: int
     return _by_index(_runs(d, tolerance), i.gather(-1, place).gather(-1, order), points), crowded
 
 
-def gather(x: Float[Tensor, "batch points *feature"], neighbours: Neighbours) -> Float[Tensor, "batch n k *feature"]:
+def gather(
+    x: Float[Tensor, "batch points *feature"], neighbours: Int[Tensor, "batch n k"]
+) -> Float[Tensor, "batch n k *feature"]:
     """Read the features of every point's neighbours: `(B, N, ...)`, `(B, M, K)` → `(B, M, K, ...)`."""
     batch, points = x.shape[:2]
     offset = points * torch.arange(batch, device=x.device).view(-1, 1, 1)

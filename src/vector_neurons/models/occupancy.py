@@ -4,14 +4,14 @@ The paper's three methods are three compositions of an encoder and a decoder: Oc
 scalar and invariant, VN-OccNet vector and invariant.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..geometry.neighbours import knn
+from ..geometry.neighbours import gather, knn
 from ..nn import functional as VF
 from ..nn import scalar, vector
 from ..nn.unbuilt import Everywhere, WithMean
@@ -21,10 +21,23 @@ from .dgcnn import Trunk
 
 STEM = 384  # channels of the first edges, counted in scalars: the vector encoder's 128
 DGCNN_WIDTHS = (64, 64, 128, 256)
+NEAREST = 0.01  # points nearer than this all count alike; clouds have radius 1
 
 EncoderName = Literal["pointnet", "dgcnn"]
 DecoderName = Literal["invariant", "plain"]
 CodeInvariants = Literal["frame", "product"]
+
+
+class Code(NamedTuple):
+    """What an encoder knows of clouds.
+
+    `overall` is `(B, 3, C)`, or numbers `(B, C)` of a plain decoder. A local decoder also sees the `points` and what
+    each of them has learned, `vectors` `(B, N, 3, V)`.
+    """
+
+    overall: Tensor
+    points: Tensor | None = None
+    vectors: Tensor | None = None
 
 
 class ResNetBlock(nn.Module):
@@ -138,6 +151,32 @@ class InvariantQueries(nn.Module):
         return torch.add(queries @ VF.linear(code, product), squares * square.squeeze(-1)) + constant
 
 
+class LocalQueries(nn.Module):
+    """What the nearest points of the cloud say of a place, in as many numbers as the first layer has.
+
+    For each of them: how far it is, and the way `r` from it in the vectors that it has learned, `⟨r, U⟩`, of which one
+    may be a normal of the surface. Nearer points count more. Invariant like the rest, and beyond the paper, whose
+    decoder has one code for all places.
+    """
+
+    def __init__(self, channels: int, width: int, nearest: int, *, vectors: int = 32, hidden: int = 64) -> None:
+        super().__init__()
+        self.nearest = nearest
+        self.vectors = vector.Linear(channels, vectors)
+        self.each, self.all = nn.Linear(vectors + 1, hidden), nn.Linear(hidden, width)
+
+    def forward(self, points: Tensor, vectors: Tensor, queries: Tensor) -> Tensor:
+        with torch.no_grad():
+            neighbours = torch.cdist(queries, points).topk(self.nearest, largest=False).indices
+        way = queries.unsqueeze(2) - gather(points, neighbours)
+        distance = way.norm(dim=-1, keepdim=True)
+        along = (way.unsqueeze(-2) @ gather(vectors, neighbours)).squeeze(-2)
+        said = self.each(torch.cat([along, distance], dim=-1)).relu()
+        nearness = 1 / (distance + NEAREST)
+        result: Tensor = self.all((said * nearness).sum(-2) / nearness.sum(-2))
+        return result
+
+
 class ConditionalNorm(nn.Module):
     """Batch norm whose scale and shift are read from what is known of the shape."""
 
@@ -177,10 +216,16 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, queries: PlainQueries | InvariantQueries, width: int, *, conditional: bool, blocks: int = 5
+        self,
+        queries: PlainQueries | InvariantQueries,
+        width: int,
+        *,
+        conditional: bool,
+        local: LocalQueries | None = None,
+        blocks: int = 5,
     ) -> None:
         super().__init__()
-        self.queries, self.conditional = queries, conditional
+        self.queries, self.conditional, self.local = queries, conditional, local
         if conditional:
             made: list[nn.Module] = [ConditionalBlock(queries.known, width) for _ in range(blocks)]
         else:
@@ -189,9 +234,11 @@ class Decoder(nn.Module):
         self.norm = ConditionalNorm(queries.known, width) if conditional else None
         self.logits = nn.Linear(width, 1)
 
-    def forward(self, code: Tensor, queries: Tensor) -> Tensor:
-        numbers = self.queries.numbers(code)
-        x = self.queries(code, numbers, queries)
+    def forward(self, code: Code, queries: Tensor) -> Tensor:
+        numbers = self.queries.numbers(code.overall)
+        x = self.queries(code.overall, numbers, queries)
+        if self.local is not None:
+            x = x + self.local(code.points, code.vectors, queries)
         for block in self.blocks:
             x = block(x, numbers) if self.conditional else block(x)
         if self.norm is not None:
@@ -209,7 +256,8 @@ class OccupancyNetwork(Model):
     that is OccNet, with the invariant one the paper's ablation, which takes the numbers for coordinates of vectors.
     `code` and `hidden` count scalar neurons, of which vector neurons take a third. `invariants` of the code are
     VN-In(Z) (`"frame"`, the paper) or `⟨Z, W Z⟩` (`"product"`, its code). `conditional` is OccNet's decoder with
-    conditional batch norm. `eps=1e-6` is the authors', see `Block`.
+    conditional batch norm. `local` goes beyond the paper: the decoder also asks so many of the cloud's points, those
+    nearest to the place, what they know. `eps=1e-6` is the authors', see `Block`.
     """
 
     def __init__(
@@ -223,6 +271,7 @@ class OccupancyNetwork(Model):
         decoder_hidden: int = 128,
         conditional: bool = False,
         invariants: CodeInvariants = "frame",
+        local: int = 0,
         k: int = 20,
         eps: float | None = None,
     ) -> None:
@@ -237,6 +286,8 @@ class OccupancyNetwork(Model):
             raise ValueError("a plain decoder takes numbers: vector neurons go with the invariant one")
         if code < 3 or (decoder == "invariant" and code % 3):
             raise ValueError(f"the code of an invariant decoder is made of vectors: a multiple of 3, got {code}")
+        if local < 0 or (local and not turns):
+            raise ValueError(f"a local decoder asks one or more points for their vectors, got {local} and {neurons}")
         # The paper extends the layers of the vector encoder, to twice the third that would be its share.
         width = kit.width(hidden or (2 * 513 if turns else 513))
         encoders = {"pointnet": ResNetPointNet, "dgcnn": DGCNNFeatures}
@@ -250,7 +301,8 @@ class OccupancyNetwork(Model):
             queries = PlainQueries(code, decoder_hidden)
         else:
             queries = InvariantQueries(code // 3, decoder_hidden, invariants)
-        self.decoder = Decoder(queries, decoder_hidden, conditional=conditional)
+        near = LocalQueries(width, decoder_hidden, local) if local else None
+        self.decoder = Decoder(queries, decoder_hidden, conditional=conditional, local=near)
 
     def forward(
         self,
@@ -261,21 +313,27 @@ class OccupancyNetwork(Model):
         """Give logits of the queries. Clouds shorter than N say so in `lengths`."""
         return self.decode(self.encode(points, lengths), queries)
 
-    def encode(
-        self, points: Float[Tensor, "batch points 3"], lengths: Int[Tensor, " batch"] | None = None
-    ) -> Float[Tensor, "batch *code"]:
-        """Give the code of each cloud: vectors `(B, 3, C)`, or numbers `(B, C)` of a plain decoder."""
+    def encode(self, points: Float[Tensor, "batch points 3"], lengths: Int[Tensor, " batch"] | None = None) -> Code:
+        """Give the code of each cloud."""
         mask = mask_of(points, lengths)
         points = points if mask is None else points.where(mask.unsqueeze(-1), 0)
-        code: Tensor = self.to_code(self.bend(self.pool(self.encoder(points, mask), mask)))
-        return code.view(len(code), -1, 3).mT if self.as_vectors else code
+        features = self.encoder(points, mask)
+        overall: Tensor = self.to_code(self.bend(self.pool(features, mask)))
+        if self.as_vectors:
+            overall = overall.view(len(overall), -1, 3).mT
+        if self.decoder.local is None:
+            return Code(overall)
+        if points.shape[1] < self.decoder.local.nearest:
+            raise ValueError(f"a decoder that asks {self.decoder.local.nearest} points got {points.shape[1]}")
+        # Padding is where nobody asks for it.
+        places = points if mask is None else points.masked_fill(~mask.unsqueeze(-1), torch.inf)
+        return Code(overall, places, self.decoder.local.vectors(features))
 
-    def decode(
-        self, code: Float[Tensor, "batch *code"], queries: Float[Tensor, "batch queries 3"]
-    ) -> Float[Tensor, "batch queries"]:
+    def decode(self, code: Code, queries: Float[Tensor, "batch queries 3"]) -> Float[Tensor, "batch queries"]:
         """Give logits of the queries, from the codes of their shapes."""
-        if queries.ndim != 3 or queries.shape[-1] != 3 or len(queries) != len(code):
-            raise ValueError(f"{len(code)} codes need queries ({len(code)}, Q, 3), got {tuple(queries.shape)}")
+        count = len(code.overall)
+        if queries.ndim != 3 or queries.shape[-1] != 3 or len(queries) != count:
+            raise ValueError(f"{count} codes need queries ({count}, Q, 3), got {tuple(queries.shape)}")
         logits: Tensor = self.decoder(code, queries)
         return logits
 

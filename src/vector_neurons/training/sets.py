@@ -92,6 +92,7 @@ def _occupancy_network(network: Network) -> Model:
         decoder=network.decoder,
         conditional=network.conditional,
         invariants=network.code_invariants,
+        local=network.local,
         **given,
     )
 

@@ -78,6 +78,8 @@ class Network:
     """reconstruction: conditional batch norm in the decoder, OccNet's stronger one"""
     code_invariants: CodeInvariants = "frame"
     """reconstruction: of the code the decoder sees VN-In(Z), as the paper has it, or its code's <Z, W Z>"""
+    local: int = 0
+    """reconstruction, beyond the paper: points nearest to a place that the decoder asks, too; 0 is without"""
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ class Settings:
 
 
 # What only some tasks have.
-CODES = ("decoder", "code", "encoder_width", "decoder_width", "conditional", "code_invariants")
+CODES = ("decoder", "code", "encoder_width", "decoder_width", "conditional", "code_invariants", "local")
 CLASSIFIERS = ("nonlinearity", "pooling", "frame", "mean", "widths", "embedding", "hidden", "dropout")
 
 
@@ -246,6 +248,10 @@ def check(settings: Settings, processes: int = 1) -> None:
             "--decoder plain takes numbers: vector neurons go with the invariant one",
         ),
         (
+            reconstructs and network.local > 0 and network.neurons == "scalar",
+            "--local asks points for their vectors, which scalar neurons do not have",
+        ),
+        (
             reconstructs and (network.code or 3) % 3 != 0,
             f"--code counts coordinates of vectors: a multiple of 3, got {network.code}",
         ),
@@ -286,6 +292,7 @@ def check(settings: Settings, processes: int = 1) -> None:
         "queries": (clouds.queries, 0),
         "code": (3 if network.code is None else network.code, 3),
         "encoder-width": (3 if network.encoder_width is None else network.encoder_width, 3),
+        "local": (network.local, 0),
         "decoder-width": (1 if network.decoder_width is None else network.decoder_width, 1),
         "seed": (settings.machine.seed, 0),
         "threads": (1 if settings.machine.threads is None else settings.machine.threads, 1),
