@@ -122,3 +122,10 @@ def test_an_interrupt_is_one_line(vn_command, monkeypatch):
     monkeypatch.setattr("vector_neurons.cli.train.fit", interrupted)
     code, _, err = vn_command("train", "classification")
     assert (code, err) == (130, "vn train: interrupted\n")
+
+
+def test_a_reader_that_has_seen_enough_is_no_traceback():
+    help_of = f"{sys.executable} -m vector_neurons train --help | head -n 1"
+    done = subprocess.run(["bash", "-c", help_of], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: vn train")
+    assert done.stderr == ""

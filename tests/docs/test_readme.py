@@ -11,7 +11,7 @@ import torch
 import vector_neurons as vn
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/networks.md", "docs/shapes.md", "docs/training.md"]
+PAGES = ["README.md", "docs/networks.md", "docs/shapes.md", "docs/training.md", "docs/reconstruction.md"]
 BLOCKS = [
     block for page in PAGES for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 ]

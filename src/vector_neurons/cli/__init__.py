@@ -1,5 +1,7 @@
 """The command `vn`: one file per verb. Verbs are imported when called, so that `vn --help` is quick."""
 
+import os
+import signal
 import sys
 
 VERBS = {
@@ -54,6 +56,9 @@ def main() -> None:
     except UserError as error:
         print(f"vn {verb}: {error}", file=sys.stderr)
         sys.exit(error.code)
+    except BrokenPipeError:  # whoever reads our output has seen enough: `vn train --help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except KeyboardInterrupt:
         print(f"vn {verb}: interrupted", file=sys.stderr)
         sys.exit(130)
