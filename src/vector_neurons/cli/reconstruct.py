@@ -52,7 +52,7 @@ def run(
         raise UserError(f"there is no folder {out.parent} to write {out.name} to")
     started = time.perf_counter()
     try:
-        network = store.load(model / "best" if (model / "best").is_dir() else model)
+        network = store.load(model / "best" if (model / "best").is_dir() else model).float()
         if not isinstance(network, OccupancyNetwork):
             raise UserError(f"{model} holds a {type(network).__name__}, not an occupancy network")
         points = _points(mesh.read(scan), seed)

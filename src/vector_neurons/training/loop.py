@@ -255,7 +255,7 @@ def evaluate(
     if settings.machine.threads is not None:
         torch.set_num_threads(settings.machine.threads)
     best, _ = checkpoint.read(folder / "best")
-    model = store.load(best).to(world.device)
+    model = store.load(best).float().to(world.device)  # weights may be kept in half precision
     (data,) = _open(settings, ("test",), world)
     meaning: Any = model.meaning
     task = sets.make_task(settings, data, meaning.threshold)

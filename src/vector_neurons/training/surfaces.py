@@ -37,7 +37,7 @@ def record(folder: Path, kinds: Sequence[Rotations], number: int) -> Results:
     settings = read_settings(folder)
     if settings.task != "reconstruction":
         raise TrainingError(f"{folder} is a {settings.task}: only a reconstruction has meshes")
-    model = store.load(checkpoint.read(folder / "best")[0])
+    model = store.load(checkpoint.read(folder / "best")[0]).float()  # weights may be kept in half precision
     data = open_surfaces(settings.clouds)
     results: Results = {}
     for kind in kinds:

@@ -1,0 +1,38 @@
+"""Keep a finished run among the results: settings, metrics, curve, test, and the best weights in half precision.
+
+python benchmarks/keep.py runs/NAME results/NAME            then: vn evaluate results/NAME
+"""
+
+import argparse
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from vector_neurons.models import store
+from vector_neurons.training import checkpoint, read_settings, results
+from vector_neurons.training.log import CURVE, METRICS
+from vector_neurons.training.run import CONFIG
+
+
+def main() -> None:
+    """Copy what is worth keeping."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("run", type=Path)
+    options.add_argument("out", type=Path)
+    given = options.parse_args()
+    settings = read_settings(given.run)
+    # Where the data was is nobody else's business, and VN_DATA says where it is there.
+    settings = replace(settings, clouds=replace(settings.clouds, data_root=None))
+    given.out.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_file(given.out / CONFIG, json.dumps(settings.as_dict(), indent=2) + "\n")
+    for name in (METRICS, CURVE, results.TEST):
+        shutil.copyfile(given.run / name, given.out / name)
+    best, _ = checkpoint.read(given.run / "best")
+    model = store.load(best)
+    checkpoint.write(given.out / "best", model.half(), model.meaning)
+    print(f"{given.out}: {sum(file.stat().st_size for file in given.out.rglob('*')) / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
