@@ -7,7 +7,8 @@ from pebble import pebble
 
 from vector_neurons import mesh
 from vector_neurons.data import Shapes
-from vector_neurons.models import DGCNN, store
+from vector_neurons.models import DGCNN, OccupancyNetwork, store
+from vector_neurons.training import Clouds, checkpoint, sets
 
 FLAGS = ["--size", 21, "--epochs", 1, "--points", 80, "--pool", 128, "--queries", 128, "--k", 8, "--batch", 7]
 FLAGS += ["--code", 24, "--encoder-width", 24, "--decoder-width", 16, "--model", "pointnet"]
@@ -17,7 +18,7 @@ FLAGS += ["--code", 24, "--encoder-width", 24, "--decoder-width", 16, "--model",
 def run(tmp_path_factory):
     """A network as `vn train` leaves it behind."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    store.save(pebble(), folder / "best")
+    checkpoint.write(folder / "best", pebble(), pebble().meaning)
     return folder
 
 
@@ -67,7 +68,7 @@ def test_a_mesh_is_sampled(run, tmp_path, vn_command):
     asked = ["--model", run, "--resolution", 32]
     code, out, err = vn_command("reconstruct", tmp_path / "ball.off", "-o", tmp_path / "out.ply", *asked)
     assert code == 0, err
-    assert "from 10,000 points" in out
+    assert "from 80 of 10,000 points" in out
 
 
 def test_mistakes_are_one_line(run, scan, tmp_path, vn_command):
@@ -83,7 +84,10 @@ def test_mistakes_are_one_line(run, scan, tmp_path, vn_command):
         ([scan, "-o", tmp_path / "out.ply", "--model", tmp_path / "other"], "holds a DGCNN"),
         ([*good, "--resolution", 50], "doubled"),
         ([*good, "--threshold", 2], "between 0 and 1"),
-        ([few, *good[1:]], "too few"),
+        ([*good, "--threshold", 0], "between 0 and 1"),
+        ([*good, "--threads", 0], "--threads takes 1 or more"),
+        ([*good, "--refine", -1], "0 or more"),
+        ([few, *good[1:]], "at least 20 to tell a shape"),
     ]
     for arguments, words in cases:
         code, _, err = vn_command("reconstruct", *arguments)
@@ -94,17 +98,52 @@ def test_mistakes_are_one_line(run, scan, tmp_path, vn_command):
 
 def test_nothing_inside_is_said(run, scan, tmp_path, vn_command):
     asked = ["--model", run, "--threshold", 0.999999, "--resolution", 32]
-    with pytest.warns(UserWarning, match="the mesh is empty"):
-        code, _, err = vn_command("reconstruct", scan, "-o", tmp_path / "out.ply", *asked)
+    code, _, err = vn_command("reconstruct", scan, "-o", tmp_path / "out.ply", *asked)
     assert code == 1
     assert "nothing to write" in err
     assert not (tmp_path / "out.ply").exists()
 
 
+def test_far_from_the_origin_a_warning_says_what_is_lost(run, scan, tmp_path, vn_command):
+    np.save(tmp_path / "far.npy", np.load(scan) + 1e8)
+    for suffix, warned in ((".stl", True), (".obj", False)):
+        asked = ["-o", tmp_path / f"out{suffix}", "--model", run, "--resolution", 32]
+        code, _, err = vn_command("reconstruct", tmp_path / "far.npy", *asked)
+        assert code == 0
+        assert ("keeps seven digits" in err) == warned
+
+
+def test_an_authors_checkpoint_reconstructs_in_its_own_frame(scan, tmp_path, vn_command):
+    """Theirs have a longest side of 1, where ours have a radius of 1."""
+    from vector_neurons.tasks import reconstruct
+
+    model = pebble()
+    model.meaning = store.Meaning(normalisation="unit_cube", points=80, threshold=0.5)
+    points = torch.from_numpy(np.load(scan))
+    cube, ball = reconstruct(model, points, resolution=32), reconstruct(pebble(), points, resolution=32)
+    assert mesh.watertight(cube)
+    sizes = [(m.vertices.amax(0) - m.vertices.amin(0)).max().item() for m in (cube, ball)]
+    assert sizes[0] / sizes[1] == pytest.approx(2, rel=0.35)  # the same field in a frame of twice the units
+    model.meaning = store.Meaning(normalisation="none")
+    with pytest.raises(ValueError, match="normalised by 'none'"):
+        reconstruct(model, points)
+
+
+def test_half_precision_weights_are_taken(scan, tmp_path, vn_command):
+    store.save(pebble().half(), tmp_path / "half", pebble().meaning)
+    asked = ["-o", tmp_path / "out.ply", "--model", tmp_path / "half", "--resolution", 32]
+    assert vn_command("reconstruct", scan, *asked)[0] == 0
+    assert next(OccupancyNetwork(code=24, hidden=24).parameters()).dtype == torch.float32
+
+
 def test_shapes_are_asked_uniformly_in_a_test():
-    """A quarter of what lies near the surface would be a third of the table's numbers."""
-    data = Shapes("test", size=2, points=200, queries=400, near=0.0)
-    spread = data.batch(torch.arange(2)).queries.flatten(0, 1)
-    assert spread.abs().max() > 0.5
+    """Near queries are within a few hundredths of the surface, uniform ones mostly are not."""
+    clouds = Clouds(size=21, points=60, pool=400, queries=64, near=1.0)
+    share = {}
+    for split in ("train", "test"):
+        cloud = sets.open_set(clouds, split).clouds
+        share[split] = (torch.cdist(cloud.queries, cloud.points).amin(-1) < 0.15).float().mean().item()
+    assert share["train"] > 0.9
+    assert share["test"] < 0.6
     with pytest.raises(ValueError, match="near between 0 and 1"):
         Shapes("test", size=2, near=2.0)

@@ -119,7 +119,9 @@ def test_every_parameter_learns(method, body):
     [
         ({"decoder": "plain"}, "vector neurons go with the invariant one"),
         ({"encoder": "resnet"}, "encoders are"),
-        ({"code": 25}, "multiple of 3"),
+        ({"code": 25}, "whole vectors"),
+        ({"hidden": 2}, "layers need channels"),
+        ({"decoder_hidden": 0}, "layers need channels"),
         ({"neurons": "scalar", "local": 4}, "asks one or more points for their vectors"),
         ({"invariants": "gram"}, 'choose "frame" or "product"'),
         ({"neurons": "tensor"}, "unknown neurons"),
@@ -267,8 +269,10 @@ def test_the_papers_widths():
 
 
 def test_too_few_points_to_ask_are_refused():
-    with pytest.raises(ValueError, match="asks 4 points got 3"):
+    with pytest.raises(ValueError, match="asks 4 points got a cloud of 3"):
         network("VN-OccNet, local", k=2).encode(draw(1, 3, 3))
+    with pytest.raises(ValueError, match="asks 4 points got a cloud of 3"):
+        network("VN-OccNet, local", k=2).encode(draw(2, 9, 3), torch.tensor([9, 3]))
 
 
 def test_a_local_decoder_asks_the_nearest_points():

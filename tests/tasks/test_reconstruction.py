@@ -11,7 +11,7 @@ from pebble import pebble
 from vector_neurons.data import Cloud, Shapes
 from vector_neurons.geometry import rotations
 from vector_neurons.mesh import watertight
-from vector_neurons.models import OccupancyNetwork
+from vector_neurons.models import OccupancyNetwork, store
 from vector_neurons.tasks import Reconstruction, add, reconstruct
 from vector_neurons.tasks.reconstruction import THRESHOLDS
 
@@ -100,7 +100,7 @@ def test_the_mesh_of_a_turned_scan_is_the_turned_mesh(network):
     assert (farthest(back, made) + farthest(made, back)) / 2 <= 1e-3 * size
 
 
-def test_a_scalar_network_has_another_mesh_for_another_pose():
+def test_a_scalar_network_has_other_logits_in_another_pose():
     torch.manual_seed(0)
     model = OccupancyNetwork(neurons="scalar", code=48, hidden=48, decoder_hidden=32).eval()
     with torch.no_grad():
@@ -128,6 +128,24 @@ def test_what_cannot_be_asked_is_refused(network, options, words):
         reconstruct(network, torch.randn(300, 3), **options)
 
 
-def test_too_few_points_are_refused(network):
-    with pytest.raises(ValueError, match="3 points are too few"):
-        reconstruct(network, torch.randn(3, 3))
+@pytest.mark.parametrize("shape", [(3, 3), (1, 300, 3), (300, 2)])
+def test_what_is_no_scan_is_refused(network, shape, unchecked):
+    with pytest.raises(ValueError, match="a scan has points"):
+        reconstruct(network, torch.randn(shape))
+
+
+def test_the_ball_around_a_scan_does_not_move_the_surface(network):
+    """A steep field that reaches nearly to the ball: its surface is where it is, refined or not."""
+    points = torch.nn.functional.normalize(torch.randn(80, 3, generator=torch.Generator().manual_seed(1)), dim=-1)
+
+    class Ball(OccupancyNetwork):
+        def decode(self, code, queries):
+            return (200 * (0.95 - queries.norm(dim=-1))).clamp(-12, 12)
+
+    model = Ball(code=24, hidden=24, k=8).eval()
+    model.meaning = store.Meaning(points=80)
+    centre = points.double().mean(0)
+    radius = (points.double() - centre).norm(dim=-1).amax()
+    for refine in (0, 2):
+        made = reconstruct(model, points, refine=refine)
+        assert abs((made.vertices - centre).norm(dim=-1).mean() / radius - 0.95) < 5e-4

@@ -1,15 +1,31 @@
 """Reconstruction trained and tested: what its batches are, what its runs leave behind."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
+from pebble import pebble
 from tiny import metrics, tiny
 
-from vector_neurons.data import Shapes
+from vector_neurons.data import DataError, Shapes, occupancy
 from vector_neurons.data.augment import UnitBall
+from vector_neurons.mesh import Mesh, extract, write
 from vector_neurons.models import store
-from vector_neurons.training import SettingsError, TrainingError, check, evaluate, fit, loop, results, sets, surfaces
+from vector_neurons.training import (
+    Clouds,
+    SettingsError,
+    TrainingError,
+    check,
+    checkpoint,
+    evaluate,
+    fit,
+    loop,
+    read_settings,
+    results,
+    sets,
+    surfaces,
+)
 from vector_neurons.training.presets import TABLES, presets
 from vector_neurons.training.settings import Network, default
 
@@ -40,25 +56,44 @@ def test_the_threshold_is_chosen_on_validation_and_kept(run):
     assert task.report(counts["I"][0])["threshold"] == model.meaning.threshold
 
 
-def test_the_reported_iou_is_that_of_every_shape_counted_once(run):
+@pytest.fixture(scope="module")
+def seeing(run, tmp_path_factory):
+    """A run whose network sees pebbles: what a few steps have taught sees all or nothing."""
+    folder = tmp_path_factory.mktemp("runs") / "seeing"
+    loop.create(folder, read_settings(run))
+    checkpoint.write(folder / "best", pebble(), pebble().meaning)
+    return folder
+
+
+def test_the_reported_iou_is_that_of_every_shape_counted_once(seeing):
     """Recounted shape by shape, at uniform queries of the test set."""
     settings = little()
-    task, counts = evaluate(run, ["SO3"])
-    model, data = store.load(run / "best"), sets.open_set(settings.clouds, "test")
-    assert data.clouds.queries.shape[1] == sets.SHAPES_QUERIES
-    total = 0.0
+    task, counts = evaluate(seeing, ["SO3"])
+    model, data = store.load(seeing / "best"), sets.open_set(settings.clouds, "test")
+    assert data.clouds.queries.shape[1] == sets.SHAPES_QUERIES["test"]
+    total, share = 0.0, []
     for index in range(len(data)):
         cloud = sets.posed_batch(data, torch.tensor([index]), settings.clouds, "SO3", settings.machine.seed)
         inside = model(cloud.points, cloud.queries).sigmoid() > model.meaning.threshold
+        share.append(inside.float().mean().item())
         both, either = (inside & cloud.occupied).sum(), (inside | cloud.occupied).sum()
         total += (both / either).item() if either else 1.0
     assert task.report(counts["SO3"][0])["iou"] == pytest.approx(100 * total / len(data), abs=0.01)
+    assert 0.05 < min(share) < max(share) < 0.95
 
 
-def test_vector_neurons_do_not_mind_the_pose(run):
-    task, counts = evaluate(run, ["I", "SO3"])
+def test_vector_neurons_do_not_mind_the_pose(seeing):
+    task, counts = evaluate(seeing, ["I", "SO3"])
     upright, turned = (task.report(counts[kind][0])["iou"] for kind in ("I", "SO3"))
-    assert abs(upright - turned) < 0.2
+    assert abs(upright - turned) < 0.05
+    assert 5 < upright < 60
+
+
+def test_the_test_set_never_chooses_a_threshold(seeing, tmp_path):
+    loop.create(tmp_path, read_settings(seeing))
+    checkpoint.write(tmp_path / "best", pebble(), store.Meaning(points=60))
+    with pytest.raises(TrainingError, match="must not choose"):
+        evaluate(tmp_path, ["I"])
 
 
 def test_batches_are_scans_in_the_ball_of_their_own_points():
@@ -99,14 +134,27 @@ def test_fixed_poses_are_one_for_each_cloud():
     assert ((poses(fixed, 0) - upright).abs().amax((1, 2)) > 1e-2).all()
 
 
-def test_meshes_are_compared_with_surfaces(run):
-    found = surfaces.record(run, ["I", "SO3"], 2)
-    assert json.loads((run / surfaces.MESHES).read_text()) == found
-    for kind in ("I", "SO3"):
-        numbers = found[kind][0]
-        assert numbers["empty"] in (0, 1, 2)
-        assert 0 <= numbers["f_score"] <= 100
+def test_meshes_are_compared_with_surfaces(seeing):
+    first = surfaces.record(seeing, ["I"], 2)
+    found = surfaces.record(seeing, ["SO3"], 2)
+    assert found.keys() == {"I", "SO3"}
+    assert json.loads((seeing / surfaces.MESHES).read_text()) == found
+    assert found["I"] == first["I"]
+    upright, turned = found["I"][0], found["SO3"][0]
+    assert (upright["empty"], upright["shapes"]) == (0, 2)
+    assert upright["chamfer_l1"] == pytest.approx(turned["chamfer_l1"], rel=0.02)
     assert "chamfer_l1" in results.lines(found)
+
+
+def test_the_true_surface_scores_nearly_everything():
+    """A mesh of the shape itself, from its exact occupancy."""
+    data = surfaces.open_surfaces(little().clouds)
+    for index in range(2):
+        shape = extract(lambda x, i=index: data.inside(i, x).float() - 0.5, low=-1.1, high=1.1, resolution=128)
+        found = surfaces.against(shape, data[index])
+        assert found.f_score > 0.97
+        assert found.chamfer_l1 < 0.02
+    assert surfaces.against(Mesh(torch.zeros(0, 3), torch.zeros(0, 3).long()), data[0]) is None
 
 
 def test_only_a_reconstruction_has_meshes(tmp_path):
@@ -122,12 +170,15 @@ def test_only_a_reconstruction_has_meshes(tmp_path):
         ({"queries": 0}, "needs --queries"),
         ({"network": Network("pointnet", decoder="plain")}, "vector neurons go with the invariant one"),
         ({"network": Network("pointnet", code=25)}, "multiple of 3"),
+        ({"network": Network("pointnet", k=8, local=70)}, "--local 70 points are more"),
+        ({"network": Network("pointnet"), "points": 15}, "--k 20 neighbours"),
+        ({"shift": 0.1}, "--shift and --zoom do nothing"),
         ({"network": Network("pointnet", hidden=(5,))}, "--hidden is not about reconstruction"),
         ({"near": 1.5}, "--near"),
         ({"noise": -1.0}, "--noise"),
         ({"task": "classification"}, "--queries are for reconstruction"),
         ({"task": "classification", "queries": 0}, "--code, --encoder-width, --decoder-width is about reconstruction"),
-        ({"task": "segmentation", "data": "occupancy", "size": None, "queries": 0}, "no parts"),
+        ({"task": "segmentation", "data": "occupancy", "size": None, "queries": 0}, "is for reconstruction, not seg"),
     ],
 )
 def test_what_cannot_work_is_refused(changes, words):
@@ -149,3 +200,16 @@ def test_the_table_has_the_papers_three_methods():
     model = sets.make_network(paper, Shapes("test", size=1))
     assert model.to_code.weight.shape == (171, 342)
     check(default("reconstruction"))
+    check(little(network=Network("pointnet", "scalar", code=25)))
+
+
+def test_a_pack_without_near_queries_gives_uniform_ones(tmp_path):
+    ball = extract(lambda x: 1 - x.norm(dim=-1), low=-1.2, high=1.2, start=16, resolution=16)
+    for name in ("a", "b", "c", "d", "e", "f"):
+        write(ball, tmp_path / f"{name}.off")
+    occupancy.convert(tmp_path, tmp_path, points=500, queries=300, near=0)
+    clouds = Clouds(data="occupancy", data_root=str(tmp_path), points=60, pool=400, queries=100, near=0.5)
+    assert sets.open_set(clouds, "train").clouds.queries.shape[1] == 300
+    with pytest.raises(DataError, match="fewer than --queries 2,048"):
+        sets.open_set(replace(clouds, queries=2048), "train")
+    assert surfaces.open_surfaces(clouds)[0].points.shape == (500, 3)

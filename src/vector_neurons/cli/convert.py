@@ -1,11 +1,12 @@
 """`vn convert old.pth new/`: the authors' checkpoints as models of this library."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from ..models import reference, store
+from ..models import OccupancyNetwork, reference, store
 from . import UserError
 
 
@@ -40,7 +41,10 @@ def run(
         outputs = model.arguments.get("classes", model.arguments.get("parts", 1))
         if names is not None and len(names) != outputs:
             raise UserError(f"{class_names} names {len(names)} outputs, the model has {outputs}")
-        store.save(model, folder, store.Meaning(classes=names, up=up))
+        meaning = store.Meaning(classes=names, up=up)
+        if isinstance(model, OccupancyNetwork):  # OccNet's frame, and the paper's points and threshold
+            meaning = replace(meaning, normalisation="unit_cube", points=300, threshold=0.2)
+        store.save(model, folder, meaning)
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
     count = sum(p.numel() for p in model.parameters())

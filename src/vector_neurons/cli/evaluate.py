@@ -42,6 +42,6 @@ def run(
         if here.writes:
             print(results.lines(tested))
         if here.writes and meshes:
-            print(f"meshes of {meshes} test shapes, distances for a radius of 1")
-            print(results.lines(surfaces.record(run, kinds, meshes)))
+            print("meshes, distances for a radius of 1:")
+            print(results.lines(surfaces.record(run, kinds, meshes, device or settings.machine.device)))
     return 0

@@ -1,6 +1,8 @@
 """`vn reconstruct scan.ply --model RUN -o out.ply`: a closed mesh from a scan."""
 
+import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +13,12 @@ from .. import mesh
 from ..mesh import MeshError, io
 from ..models import OccupancyNetwork, store
 from ..tasks import reconstruct
+from ..training import checkpoint
 from . import UserError
 
 ON_A_MESH = 10_000  # points drawn on the surface of a file that has one
+COARSE = 1e-4  # of the size of a mesh, by which its vertices may be off in a file
+LARGE = 1.5  # of the size of a scan, above which a mesh is suspect
 
 
 def run(
@@ -44,6 +49,8 @@ def run(
         seed: of the points that are drawn from a scan with more than the network was trained on.
         threads: processor threads.
     """
+    if threads is not None and threads < 1:
+        raise UserError(f"--threads takes 1 or more, got {threads}")
     if threads is not None:
         torch.set_num_threads(threads)
     if out.suffix.lower() not in io.MESHES:
@@ -52,24 +59,42 @@ def run(
         raise UserError(f"there is no folder {out.parent} to write {out.name} to")
     started = time.perf_counter()
     try:
-        network = store.load(model / "best" if (model / "best").is_dir() else model).float()
+        is_run = any((model / name).exists() for name in ("best", "best.previous", "last"))
+        network = store.load(checkpoint.read(model / "best")[0] if is_run else model).float()
         if not isinstance(network, OccupancyNetwork):
             raise UserError(f"{model} holds a {type(network).__name__}, not an occupancy network")
         points = _points(mesh.read(scan), seed)
-        made = reconstruct(
-            network, points, threshold=threshold, resolution=resolution, seed=seed, refine=refine, faces=faces
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="the mesh is empty")  # which is said below
+            made = reconstruct(
+                network, points, threshold=threshold, resolution=resolution, seed=seed, refine=refine, faces=faces
+            )
         if made.is_cloud:
             raise UserError(f"nothing to write: the network sees no inside in {scan}", code=1)
         mesh.write(made, out)
     except (ValueError, ImportError, OSError) as error:
         raise UserError(str(error)) from error
+    _notes(made, points, out)
     closed = mesh.watertight(made)
     size = (made.vertices.amax(0) - made.vertices.amin(0)).tolist()
     print(f"{out}: {len(made.vertices):,} vertices, {len(made.faces):,} faces, {'' if closed else 'not '}watertight")
-    print(f"size {' × '.join(f'{x:.4g}' for x in size)}, from {len(points):,} points in {scan}")
+    used = min(len(points), network.meaning.points or len(points))
+    print(f"size {' × '.join(f'{x:.4g}' for x in size)}, from {used:,} of {len(points):,} points of {scan}")
     print(f"{time.perf_counter() - started:.1f} s")
     return 0 if closed else 1
+
+
+def _notes(made: mesh.Mesh, scan: torch.Tensor, out: Path) -> None:
+    """Say what may be wrong with a mesh that was made."""
+    size = (made.vertices.amax(0) - made.vertices.amin(0)).max().item()
+    spacing = made.vertices.abs().max().item() * torch.finfo(torch.float32).eps
+    if out.suffix.lower() != ".obj" and spacing > COARSE * size:
+        text = f"{out.suffix} keeps seven digits, too few so far from the origin: write .obj, or move the scan"
+        print(f"vn reconstruct: {text}", file=sys.stderr)
+    if size > LARGE * (scan.amax(0) - scan.amin(0)).max().item():
+        print(
+            f"vn reconstruct: the mesh is {LARGE} times as large as the scan: is it of another kind?", file=sys.stderr
+        )
 
 
 def _points(scan: mesh.Mesh, seed: int) -> torch.Tensor:

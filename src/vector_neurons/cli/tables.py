@@ -49,7 +49,7 @@ def run(
             ablation: nonlinearity, pooling, invariance.
         data: the data set; the paper's numbers are on modelnet40, shapenet-part and, of reconstruction, on ShapeNet.
         recipe: paper is the authors', of days on a processor; fast is ours, of hours.
-        only: some rows (vn-dgcnn) or runs (vn-dgcnn-z).
+        only: some rows (vn-dgcnn; VN-OccNet is vn-pointnet) or runs (vn-dgcnn-z).
         times: how often each cell is tested, each time with other poses: mean ± standard deviation.
         out: folder of runs, TABLE.md and TABLE.png, by default runs/tables/DATA-RECIPE/TASK.
         data_root: where packs are; by default the environment's VN_DATA, or the platform's cache directory.

@@ -101,7 +101,7 @@ def one_line() -> Iterator[None]:
         yield
     except StoppedError as error:
         raise UserError(str(error), code=128 + error.number) from error
-    except (TrainingError, SettingsError, CheckpointError, DataError, StoreError) as error:
+    except (TrainingError, SettingsError, CheckpointError, DataError, StoreError, ImportError) as error:
         raise UserError(str(error)) from error
 
 

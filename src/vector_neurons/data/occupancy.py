@@ -35,8 +35,8 @@ class Occupancy(Dataset):
     surface and the rest is uniform in the shape's cube. They are chosen by `seed` and the shape, so they are the same
     each time; assign another `seed` between epochs for another choice; `split_seed` draws the splits that a pack lacks.
     `frame` is "unit_ball" (about the centre of the
-    surface) or "unit_cube" (bounding box centred, longest side 1, as in Occupancy Networks). `queries=None` are all
-    uniform ones, and no others.
+    surface) or "unit_cube" (bounding box centred, longest side 1, as in Occupancy Networks). `points=None` are
+    all there are, `queries=None` as many as there are with this share `near`, which is 0 if the pack has none.
     """
 
     name = NAME
@@ -47,7 +47,7 @@ class Occupancy(Dataset):
         root: str | Path | None = None,
         *,
         pack: str | Path = NAME,
-        points: int = 1024,
+        points: int | None = 1024,
         queries: int | None = 2048,
         near: float = 0.0,
         normals: bool = False,
@@ -60,14 +60,18 @@ class Occupancy(Dataset):
         if frame not in get_args(Frame):
             raise DataError(f'unknown frame {frame!r}: choose "unit_ball" or "unit_cube"')
         self.pack = open_pack(pack, root, kind=NAME, make=MAKE)
-        self.split, self.points, self.normals, self.frame, self.seed = split, points, normals, frame, seed
+        self.split, self.normals, self.frame, self.seed = split, normals, frame, seed
         self.classes = self.pack.classes
         self.rows = split_rows(self.pack, split, validation=validation, test=test, seed=split_seed)
         self.labels = self.pack.arrays["label"][self.rows]
         have, uniform = self.pack.arrays["points"].shape[1], int(self.pack.about["uniform"])
-        self.near = 0 if queries is None else round(near * queries)
-        self.uniform = uniform if queries is None else queries - self.near
         beside = self.pack.arrays["queries"].shape[1] - uniform
+        self.points = points = have if points is None else points
+        if queries is None:
+            near = near if beside else 0.0
+            queries = int(min(uniform / (1 - near) if near < 1 else math.inf, beside / near if near else math.inf))
+        self.near = round(near * queries)
+        self.uniform = queries - self.near
         if not (1 <= points <= have and 0 <= self.uniform <= uniform and 0 <= self.near <= beside):
             raise DataError(
                 f"{self.pack.path} has {have:,} surface points, {uniform:,} uniform queries and {beside:,} near the "

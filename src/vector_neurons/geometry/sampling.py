@@ -34,14 +34,20 @@ def unit_ball(points: Points) -> Points:
     return (points - centre) / radius
 
 
+def box(points: Points) -> tuple[Float[Tensor, "*batch 1 dim"], Float[Tensor, "*batch 1 1"]]:
+    """The centre of a cloud's bounding box, and its longest side, or 1 where there is a single place."""
+    low, high = points.amin(-2, keepdim=True), points.amax(-2, keepdim=True)
+    side = (high - low).amax(-1, keepdim=True)
+    return (low + high) / 2, side.where(side > 0, 1)
+
+
 def unit_cube(points: Points) -> Points:
     """Centre the bounding box and scale its longest side to 1.
 
     Bounding boxes belong to the axes: unlike `unit_ball`, this does not commute with rotations.
     """
-    low, high = points.amin(-2, keepdim=True), points.amax(-2, keepdim=True)
-    side = (high - low).amax(-1, keepdim=True)
-    return (points - (low + high) / 2) / side.where(side > 0, 1)
+    centre, side = box(points)
+    return (points - centre) / side
 
 
 def noise(

@@ -61,7 +61,7 @@ def extract(
     """
     marching_cubes = _load("skimage.measure", "scikit-image").marching_cubes
     igl = None if faces is None else _load("igl", "libigl")
-    _check(start, resolution, batch, faces)
+    _check(start, resolution, batch, faces, refine)
     field = _Field.over(occupancy, low, high, level, batch)
     values = _values(field, start, resolution)
     inside = values > 0
@@ -97,7 +97,9 @@ def _load(module: str, package: str) -> Any:
         raise ImportError(f"extracting a surface needs {package}: pip install 'vector-neurons[mesh]'") from error
 
 
-def _check(start: int, resolution: int, batch: int, faces: int | None) -> None:
+def _check(start: int, resolution: int, batch: int, faces: int | None, refine: int) -> None:
+    if refine < 0:
+        raise MeshError(f"refine={refine} steps cannot be taken: 0 or more")
     if start < 1 or batch < 1:
         raise MeshError(f"start={start} and batch={batch} must both be at least 1")
     if faces is not None and faces < 4:

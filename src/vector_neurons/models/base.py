@@ -37,6 +37,7 @@ class Model(nn.Module):
     """A network that remembers the arguments it was built with (`arguments`), so that it can be saved and rebuilt."""
 
     arguments: dict[str, Any]
+    meaning: Any = None  # a store.Meaning, of a model that was loaded
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Model":
         """Record the arguments, defaults included."""

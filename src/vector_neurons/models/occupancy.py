@@ -128,19 +128,22 @@ class InvariantQueries(nn.Module):
     The invariants are VN-In(Z), as the paper writes, or `⟨Z, W Z⟩` channel by channel, as its code does ("product").
     """
 
-    def __init__(self, channels: int, width: int, invariants: CodeInvariants) -> None:
+    def __init__(self, channels: int, width: int, invariants: CodeInvariants, eps: float | None = None) -> None:
         super().__init__()
         if invariants not in ("frame", "product"):
             raise ValueError(f'unknown invariants {invariants!r} of a code: choose "frame" or "product"')
         self.channels, frame = channels, invariants == "frame"
-        self.read = vector.Invariant(channels, mean=False, norm="none") if frame else None
-        self.partner = nn.Identity() if frame else vector.Linear(channels, channels)
+        self.read = vector.Invariant(channels, mean=False, norm="none", eps=eps) if frame else None
+        self.partner = None if frame else vector.Linear(channels, channels)
         self.known = 3 * channels if frame else channels
         self.linear = nn.Linear(1 + channels + self.known, width)
 
     def numbers(self, code: Float[Tensor, "batch 3 channels"]) -> Float[Tensor, "batch invariants"]:
         """What is known of the shape whatever its pose, as numbers."""
-        known: Tensor = self.read(code) if self.read is not None else (code * self.partner(code)).sum(-2)
+        if self.partner is not None:
+            return torch.sum(code * self.partner(code), dim=-2)
+        assert self.read is not None
+        known: Tensor = self.read(code)
         return known
 
     def forward(self, code: Tensor, numbers: Tensor, queries: Tensor) -> Tensor:
@@ -167,7 +170,9 @@ class LocalQueries(nn.Module):
 
     def forward(self, points: Tensor, vectors: Tensor, queries: Tensor) -> Tensor:
         with torch.no_grad():
-            neighbours = torch.cdist(queries, points).topk(self.nearest, largest=False).indices
+            # By differences: it does not depend on the number of points, which may be free in an exported graph.
+            distances = torch.cdist(queries, points, compute_mode="donot_use_mm_for_euclid_dist")
+            neighbours = distances.topk(self.nearest, largest=False).indices
         way = queries.unsqueeze(2) - gather(points, neighbours)
         distance = way.norm(dim=-1, keepdim=True)
         along = (way.unsqueeze(-2) @ gather(vectors, neighbours)).squeeze(-2)
@@ -212,7 +217,8 @@ class ConditionalBlock(nn.Module):
 class Decoder(nn.Module):
     """Logits of places, from a code: a first layer on both, ResNet blocks, a last layer.
 
-    With `conditional`, norms that depend on the code stand before all ReLUs (OccNet's stronger decoder).
+    With `conditional`, norms that depend on the code stand before all ReLUs, as in OccNet's stronger decoder (whose
+    first layer sees the place alone).
     """
 
     def __init__(
@@ -285,7 +291,11 @@ class OccupancyNetwork(Model):
         if turns and decoder == "plain":
             raise ValueError("a plain decoder takes numbers: vector neurons go with the invariant one")
         if code < 3 or (decoder == "invariant" and code % 3):
-            raise ValueError(f"the code of an invariant decoder is made of vectors: a multiple of 3, got {code}")
+            raise ValueError(f"a code has 3 or more channels, that of an invariant decoder whole vectors, got {code}")
+        if (hidden is not None and hidden < 3) or decoder_hidden < 1:
+            raise ValueError(
+                f"layers need channels: hidden 3 or more, decoder_hidden 1, got {hidden}, {decoder_hidden}"
+            )
         if local < 0 or (local and not turns):
             raise ValueError(f"a local decoder asks one or more points for their vectors, got {local} and {neurons}")
         # The paper extends the layers of the vector encoder, to twice the third that would be its share.
@@ -300,7 +310,7 @@ class OccupancyNetwork(Model):
         if decoder == "plain":
             queries = PlainQueries(code, decoder_hidden)
         else:
-            queries = InvariantQueries(code // 3, decoder_hidden, invariants)
+            queries = InvariantQueries(code // 3, decoder_hidden, invariants, eps)
         near = LocalQueries(width, decoder_hidden, local) if local else None
         self.decoder = Decoder(queries, decoder_hidden, conditional=conditional, local=near)
 
@@ -316,23 +326,27 @@ class OccupancyNetwork(Model):
     def encode(self, points: Float[Tensor, "batch points 3"], lengths: Int[Tensor, " batch"] | None = None) -> Code:
         """Give the code of each cloud."""
         mask = mask_of(points, lengths)
+        local = self.decoder.local
+        fewest = points.shape[1]
+        if lengths is not None and local is not None and not torch.compiler.is_compiling():
+            fewest = int(lengths.min())
+        if local is not None and fewest < local.nearest:
+            raise ValueError(f"a decoder that asks {local.nearest} points got a cloud of {fewest}")
         points = points if mask is None else points.where(mask.unsqueeze(-1), 0)
         features = self.encoder(points, mask)
         overall: Tensor = self.to_code(self.bend(self.pool(features, mask)))
         if self.as_vectors:
-            overall = overall.view(len(overall), -1, 3).mT
-        if self.decoder.local is None:
+            overall = torch.unflatten(overall, -1, (-1, 3)).mT
+        if local is None:
             return Code(overall)
-        if points.shape[1] < self.decoder.local.nearest:
-            raise ValueError(f"a decoder that asks {self.decoder.local.nearest} points got {points.shape[1]}")
         # Padding is where nobody asks for it.
         places = points if mask is None else points.masked_fill(~mask.unsqueeze(-1), torch.inf)
-        return Code(overall, places, self.decoder.local.vectors(features))
+        return Code(overall, places, local.vectors(features))
 
     def decode(self, code: Code, queries: Float[Tensor, "batch queries 3"]) -> Float[Tensor, "batch queries"]:
         """Give logits of the queries, from the codes of their shapes."""
-        count = len(code.overall)
-        if queries.ndim != 3 or queries.shape[-1] != 3 or len(queries) != count:
+        count = code.overall.shape[0]
+        if queries.ndim != 3 or queries.shape[-1] != 3 or queries.shape[0] != count:
             raise ValueError(f"{count} codes need queries ({count}, Q, 3), got {tuple(queries.shape)}")
         logits: Tensor = self.decoder(code, queries)
         return logits

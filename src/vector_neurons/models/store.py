@@ -47,8 +47,7 @@ def save(model: Model, folder: str | Path, meaning: Meaning | None = None) -> No
 
     if type(model).__name__ not in MODELS:
         raise StoreError(f"cannot save a {type(model).__name__}: models are {', '.join(MODELS)}")
-    own: Any = getattr(model, "meaning", Meaning())
-    known: Meaning = own if meaning is None else meaning
+    known: Meaning = meaning or model.meaning or Meaning()
     config = {
         "format": FORMAT,
         "class": type(model).__name__,
@@ -92,7 +91,7 @@ def load(folder: str | Path) -> nn.Module:
         model.load_state_dict(state)
     except RuntimeError as error:
         raise StoreError(f"{weights} does not fit {CONFIG}: {_line(error)}") from error
-    model.meaning = meaning  # type: ignore[assignment]
+    model.meaning = meaning
     return model.eval()
 
 

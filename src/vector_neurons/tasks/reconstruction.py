@@ -10,14 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data import Cloud
-from ..geometry.sampling import ball
+from ..geometry.sampling import ball, box
 from ..mesh import Mesh, extract, iou
-from ..models import store
+from ..models import OccupancyNetwork, store
 from .task import Counts, Task, fixed, real
 
 THRESHOLDS = tuple(i / 20 for i in range(1, 20))
 PAPER = 0.2  # the threshold of the paper's table
 FEWEST = 20  # points of a scan
+FRAMES = {"unit_ball": ball, "unit_cube": box}
+STEEP = 100.0  # logits for a radius
 REACH = 1.2  # how far from its middle a shape may go, in distances of the farthest point of the scan
 
 
@@ -71,43 +73,50 @@ def logit(probability: float) -> float:
 
 
 def reconstruct(
-    model: nn.Module,
+    model: OccupancyNetwork,
     points: Float[Tensor, "points 3"],
     *,
     threshold: float | None = None,
     resolution: int = 128,
+    refine: int = 2,
+    batch: int = 20_000,
     seed: int = 0,
     **options: Any,
 ) -> Mesh:
     """The surface around what an occupancy network takes for the inside of a scan, in the scan's units and pose.
 
-    `model` is an `OccupancyNetwork`, loaded from a run, which then knows how many points it was trained on and the best
-    `threshold`. Of a scan with more points as many are drawn by `seed`: another density would be another kind of cloud.
-    Further options are those of `mesh.extract`. Whatever the pose of the scan, the mesh is the same, up to its grid.
+    `model`, in evaluation mode, is loaded from a run, and then knows how many points it was trained on, how they were
+    normalised, and the best `threshold`. Of a scan with more points as many are drawn by `seed`: another density would
+    be another kind of cloud. Further options are those of `mesh.extract`. The mesh of a turned scan is the turned
+    mesh, up to its grid, if the neurons are vectors and clouds are normalised to the unit ball.
     """
-    known = getattr(model, "meaning", store.Meaning())
-    threshold = threshold or known.threshold or 0.5
+    known = model.meaning if isinstance(model.meaning, store.Meaning) else store.Meaning()
+    threshold = threshold if threshold is not None else known.threshold if known.threshold is not None else 0.5
     if not 0 < threshold < 1:
         raise ValueError(f"a threshold is a probability between 0 and 1, got {threshold}")
-    if len(points) < FEWEST:
-        raise ValueError(f"{len(points)} points are too few to tell a shape: at least {FEWEST}")
-    first = next(model.parameters())
+    if points.ndim != 2 or points.shape[1] != 3 or len(points) < FEWEST:
+        raise ValueError(f"a scan has points (N, 3), at least {FEWEST} to tell a shape, got {tuple(points.shape)}")
+    if known.normalisation not in FRAMES:
+        raise ValueError(f"clouds were normalised by {known.normalisation!r}, but scans can be by {', '.join(FRAMES)}")
+    like = next(model.parameters())
     number = len(points) if known.points is None else min(known.points, len(points))
     chosen = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:number]
-    cloud = points[chosen].double()
-    centre, radius = (x[0] for x in ball(cloud))  # in float64: a scan may lie far from its origin
-    cloud = ((cloud - centre) / radius).to(first)
+    cloud = points[chosen.to(points.device)].double()
+    centre, size = (x[0] for x in FRAMES[known.normalisation](cloud))  # in float64: a scan may lie far from its origin
+    cloud = ((cloud - centre) / size).to(like)
+    level, reach = logit(threshold), REACH * cloud.norm(dim=-1).amax()
     with torch.no_grad():
-        code: Tensor = model.encode(cloud.unsqueeze(0))  # type: ignore[operator]
+        code = model.encode(cloud.unsqueeze(0))
 
     def occupancy(places: Float[Tensor, "places 3"]) -> Float[Tensor, " places"]:
-        logits: Tensor = model.decode(code, places.unsqueeze(0))  # type: ignore[operator]
-        # What the network makes up far away ends at a ball, which has no pose, and not at the sides of a box.
-        return torch.minimum(logits[0] - logit(threshold), REACH - places.norm(dim=-1))
+        # What the network makes up far away ends at a ball, which has no pose, and not at the sides of a box. Steep, so
+        # that the cap is lower than logits at the ball only.
+        cap = STEEP / reach * (reach - places.norm(dim=-1))
+        return torch.minimum(model.decode(code, places.unsqueeze(0))[0] - level, cap)
 
-    corner = torch.full_like(cloud[0], REACH)
-    surface = extract(occupancy, low=-corner, high=corner, resolution=resolution, **options)
-    return replace(surface, vertices=surface.vertices * radius.cpu() + centre.cpu())
+    corner = reach.expand(3)
+    surface = extract(occupancy, low=-corner, high=corner, resolution=resolution, refine=refine, batch=batch, **options)
+    return replace(surface, vertices=surface.vertices * size.cpu() + centre.cpu())
 
 
 def _occupied(cloud: Cloud) -> Bool[Tensor, "batch queries"]:

@@ -258,6 +258,8 @@ def evaluate(
     model = store.load(best).float().to(world.device)  # weights may be kept in half precision
     (data,) = _open(settings, ("test",), world)
     meaning: Any = model.meaning
+    if settings.task == "reconstruction" and meaning.threshold is None:
+        raise TrainingError(f"{best} has no threshold, and the test set must not choose it")
     task = sets.make_task(settings, data, meaning.threshold)
     return task, {
         kind: [measure(model, task, data, settings, kind, world, turn=turn) for turn in range(times)]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data import Cloud, Dataset, Folder, ModelNet40, Occupancy, ShapeNetPart, Shapes
+from ..data import Cloud, DataError, Dataset, Folder, ModelNet40, Occupancy, ShapeNetPart, Shapes
 from ..data.augment import Jitter, Scale, Shift, Subset, UnitBall
 from ..data.pack import seed_of
 from ..geometry import rotations
@@ -16,8 +16,8 @@ from ..tasks import Classification, Reconstruction, Segmentation, Task
 from ..typing import Rotations
 from .settings import Clouds, Network, Recipe, Settings
 
-QUERY_POOL = 2  # training draws its queries from so many times as many
-SHAPES_QUERIES = 4096  # of a shape in validation and test, all uniform
+QUERY_POOL = 4  # of shapes, training draws its queries from so many times as many
+SHAPES_QUERIES = {"val": 4096, "test": 8192}  # of a shape, all uniform
 SHARES = {"train": 1, "val": 10, "test": 5}  # of shapes: for every validation cloud ten, for every test cloud five
 
 
@@ -39,12 +39,16 @@ def open_set(clouds: Clouds, split: str) -> Dataset:
     train = split == "train"
     if clouds.data == "shapes":
         size = None if clouds.size is None else max(1, clouds.size // SHARES[split])
-        queries = 0 if not clouds.queries else QUERY_POOL * clouds.queries if train else SHAPES_QUERIES
+        queries = 0 if not clouds.queries else QUERY_POOL * clouds.queries if train else SHAPES_QUERIES[split]
         near = clouds.near if train else 0.0
         return InMemory(Shapes(split, size=size, points=clouds.pool, queries=queries, near=near))
     if clouds.data == "occupancy":
-        asked = {"queries": QUERY_POOL * clouds.queries, "near": clouds.near} if train else {"queries": None}
-        return InMemory(Occupancy(split, clouds.data_root, points=clouds.pool, **asked))
+        near = clouds.near if train else 0.0
+        data = InMemory(Occupancy(split, clouds.data_root, points=clouds.pool, queries=None, near=near))
+        known = 0 if data.clouds.queries is None else data.clouds.queries.shape[1]
+        if known < clouds.queries:
+            raise DataError(f"the pack has {known:,} queries of a shape, fewer than --queries {clouds.queries:,}")
+        return data
     if clouds.data == "modelnet40":
         return ModelNet40(split, clouds.data_root, points=clouds.pool)
     if clouds.data == "shapenet-part":

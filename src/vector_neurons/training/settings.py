@@ -201,13 +201,57 @@ def default(task: TaskName) -> Settings:
     return Settings(
         task,
         Clouds(points=300, pool=2048, noise=0.01, queries=2048),
+        Network("pointnet"),
         recipe=Recipe(smoothing=0.0, stretch=1.0, shift=0.0),
         protocol=Protocol("I", ("I", "SO3"), fixed_poses=True),
     )
 
 
-def _flags(names: list[str]) -> str:
-    return ", ".join("--" + name.replace("_", "-") for name in names)
+Refusals = list[tuple[bool, str]]
+
+
+def _about_reconstruction(settings: Settings, fewest: int) -> Refusals:
+    clouds, network, recipe = settings.clouds, settings.network, settings.recipe
+    others = _changed(network, CLASSIFIERS)
+    vectors = network.neurons == "vector" or network.decoder == "invariant"
+    return [
+        (
+            clouds.data not in ("shapes", "occupancy"),
+            f"--data {clouds.data} does not say what is inside: choose shapes or occupancy",
+        ),
+        (clouds.queries == 0, "reconstruction needs --queries to learn from"),
+        (not 0 <= clouds.near <= 1, f"--near is a share, from 0 to 1, got {clouds.near}"),
+        (others != "", f"{others} is not about reconstruction"),
+        (recipe.shift > 0 or recipe.zoom > 1, "--shift and --zoom do nothing: every scan is put into the unit ball"),
+        (
+            (network.neurons, network.decoder) == ("vector", "plain"),
+            "--decoder plain takes numbers: vector neurons go with the invariant one",
+        ),
+        (
+            network.local > 0 and network.neurons == "scalar",
+            "--local asks points for their vectors, which scalar neurons do not have",
+        ),
+        (network.local > fewest, f"--local {network.local} points are more than the {fewest} of a cloud"),
+        (
+            vectors and (network.code or 3) % 3 != 0,
+            f"--code counts coordinates of vectors: a multiple of 3, got {network.code}",
+        ),
+    ]
+
+
+def _about_others(settings: Settings) -> Refusals:
+    own = _changed(settings.network, CODES)
+    return [
+        (settings.clouds.data == "occupancy", f"--data occupancy is for reconstruction, not {settings.task}"),
+        (settings.clouds.queries > 0, f"--queries are for reconstruction, not for {settings.task}"),
+        (own != "", f"{own} is about reconstruction, not {settings.task}"),
+    ]
+
+
+def _changed(network: Network, names: tuple[str, ...]) -> str:
+    """The flags among these that are not at their defaults."""
+    changed = [name for name in names if getattr(network, name) != getattr(Network(), name)]
+    return ", ".join("--" + name.replace("_", "-") for name in changed)
 
 
 def check(settings: Settings, processes: int = 1) -> None:
@@ -221,46 +265,17 @@ def check(settings: Settings, processes: int = 1) -> None:
     own, fewest = recipe.accumulate * processes, recipe.early_points or clouds.points
     plain = (network.nonlinearity, network.frame, network.mean) == ("built-in", "mlp", True)
     segmentable = clouds.data in ("shapes", "shapenet-part")
-    occupied, reconstructs = clouds.data in ("shapes", "occupancy"), settings.task == "reconstruction"
-    about_codes = [
-        name for name in CODES if getattr(network, name) != Network.__dataclass_fields__[name].default
-    ]  # flags of occupancy networks that were set
-    about_classes = [
-        name for name in CLASSIFIERS if getattr(network, name) != Network.__dataclass_fields__[name].default
-    ]
+    reconstructs, graphs = settings.task == "reconstruction", network.model == "dgcnn" or network.neurons == "vector"
+    k = network.k or (40 if (settings.task, network.model) == ("segmentation", "dgcnn") else 20)
     refusals = [
+        *(_about_reconstruction(settings, fewest) if reconstructs else _about_others(settings)),
         (settings.task == "segmentation" and not segmentable, f"--data {clouds.data} has no parts to segment"),
-        (
-            reconstructs and not occupied,
-            f"--data {clouds.data} does not say what is inside: choose shapes or occupancy",
-        ),
-        (
-            not reconstructs and clouds.data == "occupancy",
-            f"--data occupancy is for reconstruction, not {settings.task}",
-        ),
-        (not 0 <= clouds.near <= 1, f"--near is a share, from 0 to 1, got {clouds.near}"),
-        (reconstructs and clouds.queries == 0, "reconstruction needs --queries to learn from"),
-        (not reconstructs and clouds.queries > 0, f"--queries are for reconstruction, not for {settings.task}"),
-        (not reconstructs and bool(about_codes), f"{_flags(about_codes)} is about reconstruction, not {settings.task}"),
-        (reconstructs and bool(about_classes), f"{_flags(about_classes)} is not about reconstruction"),
-        (
-            reconstructs and (network.neurons, network.decoder) == ("vector", "plain"),
-            "--decoder plain takes numbers: vector neurons go with the invariant one",
-        ),
-        (
-            reconstructs and network.local > 0 and network.neurons == "scalar",
-            "--local asks points for their vectors, which scalar neurons do not have",
-        ),
-        (
-            reconstructs and (network.code or 3) % 3 != 0,
-            f"--code counts coordinates of vectors: a multiple of 3, got {network.code}",
-        ),
         (clouds.data == "folder" and clouds.folder is None, "--data folder needs the --folder with the files"),
         (clouds.data != "folder" and clouds.folder is not None, "--folder belongs to --data folder"),
         (clouds.data != "shapes" and clouds.size is not None, "--size belongs to --data shapes"),
         (clouds.points > clouds.pool, f"--points {clouds.points} are more than the --pool of {clouds.pool}"),
         (fewest > clouds.points, f"--early-points {fewest} are more than --points {clouds.points}"),
-        ((network.k or 1) > fewest, f"--k {network.k} neighbours are more than the {fewest} points of a cloud"),
+        (graphs and k > fewest, f"--k {k} neighbours are more than the {fewest} points of a cloud"),
         (network.neurons == "scalar" and not plain, "--nonlinearity, --frame and --no-mean are about vector neurons"),
         (network.model != "dgcnn" and network.widths is not None, "--widths are those of a DGCNN"),
         (not tests or len(set(tests)) < len(tests), "--test-rotations takes one or more of I, z and SO3, each once"),
