@@ -60,7 +60,7 @@ def run(
     started = time.perf_counter()
     try:
         is_run = any((model / name).exists() for name in ("best", "best.previous", "last"))
-        network = store.load(checkpoint.read(model / "best")[0] if is_run else model).float()
+        network = checkpoint.load(model / "best") if is_run else store.load(model).float()
         if not isinstance(network, OccupancyNetwork):
             raise UserError(f"{model} holds a {type(network).__name__}, not an occupancy network")
         points = _points(mesh.read(scan), seed)

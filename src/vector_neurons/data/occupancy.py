@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from ..geometry.sampling import box
 from ..mesh import Mesh, io
 from .build import Chunk, Content, Plan, Rows, build, file_chunks, joined, key_of
 from .cloud import Cloud, Dataset
@@ -219,9 +220,8 @@ def _read_occnet(points: int, queries: int, up: Up, seed: int, name: str, folder
     places, occupied = _pair(folder / "points.npz", "occupancies", queries)
     generator = torch.Generator().manual_seed(seed_of(seed, name))
     on, at = (torch.randperm(len(x), generator=generator)[:n] for x, n in ((surface, points), (places, queries)))
-    low, high = surface.amin(0), surface.amax(0)
     cloud = Cloud(points=surface[on], normals=normals[on].double(), queries=places[at], occupied=occupied[at].bool())
-    return occupancy_rows(cloud, (low + high) / 2, (high - low).amax(), up)
+    return occupancy_rows(cloud, *box(surface), up)
 
 
 def _pair(file: Path, name: str, least: int) -> tuple[Tensor, Tensor]:

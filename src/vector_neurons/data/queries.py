@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..geometry.inside import inside
+from ..geometry.sampling import box
 from ..mesh import Mesh, MeshError, surface
 from .build import Rows
 from .cloud import Cloud
@@ -34,7 +35,7 @@ class Labeller:
         generator = torch.Generator().manual_seed(seed_of(self.seed, name))
         cloud = label_mesh(mesh, self.points, self.queries, self.near, sigma=self.sigma, generator=generator)
         closed = {"watertight": torch.tensor([surface.watertight(mesh)])}
-        return occupancy_rows(cloud, *_box(mesh.vertices), self.up) | closed
+        return occupancy_rows(cloud, *box(mesh.vertices), self.up) | closed
 
 
 def label_mesh(
@@ -51,7 +52,7 @@ def label_mesh(
     The first `queries` are uniform in a cube about the mesh; the other `near` ones are surface points with Gaussian
     noise of standard deviation `sigma`, relative to the longest side.
     """
-    middle, side = _box(mesh.vertices)
+    middle, side = box(mesh.vertices)
     on, normals = surface.sample(mesh, points + near, generator=generator)
     uniform = torch.rand(queries, 3, dtype=torch.float64, generator=generator).to(on) - 0.5
     noise = torch.randn(near, 3, dtype=torch.float64, generator=generator).to(on)
@@ -60,7 +61,7 @@ def label_mesh(
     return Cloud(points=on[:points], normals=normals[:points], queries=places, occupied=answers)
 
 
-def occupancy_rows(cloud: Cloud, middle: Float[Tensor, "3"], side: Float[Tensor, ""], up: Up) -> Rows:
+def occupancy_rows(cloud: Cloud, middle: Float[Tensor, "1 3"], side: Float[Tensor, "1 1"], up: Up) -> Rows:
     """One shape as packs hold it: z up, in the unit ball of its surface.
 
     `cube` has the middle and the longest side of the shape's box, in the coordinates of that ball.
@@ -79,11 +80,6 @@ def occupancy_rows(cloud: Cloud, middle: Float[Tensor, "3"], side: Float[Tensor,
         "normals": upright(known["normals"], up).float(),
         "queries": place(known["queries"]),
         "occupied": known["occupied"],
-        "cube": torch.cat([place(middle[None])[0], (side / radius).float()[None]]),
+        "cube": torch.cat([place(middle)[0], (side / radius).float()[0]]),
     }
     return {name: x[None] for name, x in rows.items()}
-
-
-def _box(points: Tensor) -> tuple[Tensor, Tensor]:
-    low, high = points.amin(0), points.amax(0)
-    return (low + high) / 2, (high - low).amax()

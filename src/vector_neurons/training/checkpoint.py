@@ -56,6 +56,11 @@ def read(folder: Path) -> tuple[Path, dict[str, Any] | None]:
     raise CheckpointError(f"there is no checkpoint to go on from: {reasons[0]}")
 
 
+def load(folder: Path) -> torch.nn.Module:
+    """The model of the newest checkpoint that is whole, in full precision: results may be kept in half."""
+    return store.load(read(folder)[0]).float()
+
+
 def verify(folder: Path) -> None:
     """Refuse a checkpoint with a file that is missing or changed."""
     if not folder.is_dir():

@@ -254,12 +254,11 @@ def evaluate(
     settings = read_settings(folder)
     if settings.machine.threads is not None:
         torch.set_num_threads(settings.machine.threads)
-    best, _ = checkpoint.read(folder / "best")
-    model = store.load(best).float().to(world.device)  # weights may be kept in half precision
+    model = checkpoint.load(folder / "best").to(world.device)
     (data,) = _open(settings, ("test",), world)
     meaning: Any = model.meaning
     if settings.task == "reconstruction" and meaning.threshold is None:
-        raise TrainingError(f"{best} has no threshold, and the test set must not choose it")
+        raise TrainingError(f"{folder / 'best'} has no threshold, and the test set must not choose it")
     task = sets.make_task(settings, data, meaning.threshold)
     return task, {
         kind: [measure(model, task, data, settings, kind, world, turn=turn) for turn in range(times)]

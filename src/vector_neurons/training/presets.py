@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..typing import Rotations
-from .settings import Clouds, DataName, Network, Protocol, Recipe, Settings, TaskName
+from .settings import Clouds, DataName, Network, Protocol, Recipe, Settings, TaskName, default
 
 RecipeName = Literal["paper", "fast"]
 Column = tuple[Rotations, Rotations]  # trained and tested under
@@ -116,7 +116,7 @@ class Table:
 
 def _reconstruction(row: Row, protocol: Protocol, data: DataName, recipe: RecipeName) -> Settings:
     """300 points with noise 0.01 for a radius of 1, somewhat more than the paper's 0.005 for a longest side of 1."""
-    clouds = Clouds(data=data, points=300, pool=2048, noise=0.01, queries=2048, near=0.0)
+    clouds = replace(default("reconstruction").clouds, data=data, near=0.0)
     if recipe == "paper":
         return Settings("reconstruction", clouds, row.network, PAPER["reconstruction", "pointnet"], protocol)
     network = replace(row.network, k=FAST_NEIGHBOURS, code=192, encoder_width=192, decoder_width=128)

@@ -25,9 +25,9 @@ def record(folder: Path, rotations: Sequence[Rotations], times: int = 1, world: 
     return results
 
 
-def read(folder: Path) -> Results:
+def read(folder: Path, name: str = TEST) -> Results:
     """The results that a run has so far."""
-    path = folder / TEST
+    path = folder / name
     if not path.is_file():
         return {}
     results: Results = json.loads(path.read_text())

@@ -38,10 +38,9 @@ def open_set(clouds: Clouds, split: str) -> Dataset:
     """A split of the data: "train", "val" or "test"."""
     train = split == "train"
     if clouds.data == "shapes":
-        size = None if clouds.size is None else max(1, clouds.size // SHARES[split])
         queries = 0 if not clouds.queries else QUERY_POOL * clouds.queries if train else SHAPES_QUERIES[split]
         near = clouds.near if train else 0.0
-        return InMemory(Shapes(split, size=size, points=clouds.pool, queries=queries, near=near))
+        return InMemory(Shapes(split, size=shapes_size(clouds, split), points=clouds.pool, queries=queries, near=near))
     if clouds.data == "occupancy":
         near = clouds.near if train else 0.0
         data = InMemory(Occupancy(split, clouds.data_root, points=clouds.pool, queries=None, near=near))
@@ -57,6 +56,11 @@ def open_set(clouds: Clouds, split: str) -> Dataset:
     return Folder(clouds.folder, split, clouds.data_root, points=clouds.pool)
 
 
+def shapes_size(clouds: Clouds, split: str) -> int | None:
+    """Clouds of a split of shapes; None is as many as it has by default."""
+    return None if clouds.size is None else max(1, clouds.size // SHARES[split])
+
+
 def make_task(settings: Settings, data: Dataset, threshold: float | None = None) -> Task:
     """What is to be learned from this data; `threshold` is the one at which a reconstruction is to be tested."""
     if settings.task == "classification":
@@ -70,14 +74,13 @@ def make_task(settings: Settings, data: Dataset, threshold: float | None = None)
 def make_network(settings: Settings, data: Dataset) -> Model:
     """The network, its weights drawn by the seed."""
     network = settings.network
+    torch.manual_seed(settings.machine.seed)
     if settings.task == "reconstruction":
-        torch.manual_seed(settings.machine.seed)
         return _occupancy_network(network)
     chosen = {"pool": network.pooling}
     chosen |= {name: getattr(network, name) for name in ("k", "embedding", "hidden", "dropout", "widths")}
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     given |= {name: getattr(network, name) for name in ("neurons", "nonlinearity", "frame", "mean")}
-    torch.manual_seed(settings.machine.seed)
     if settings.task == "classification":
         classifier = DGCNN if network.model == "dgcnn" else PointNet
         return classifier(len(data.classes), **given)
@@ -113,7 +116,7 @@ def training_batch(data: Dataset, indices: Tensor, settings: Settings, epoch: in
         generator = torch.Generator().manual_seed(seed_of(seed, "train", epoch, index))
         subset = Subset(points, settings.clouds.queries or None)
         cloud = _augment(subset(cloud, generator), settings.recipe, generator)
-        cloud = _as_scanned(cloud, settings.clouds, generator)
+        cloud = _in_its_ball(noisy(cloud, settings.clouds, generator), settings.clouds)
         if settings.protocol.fixed_poses:
             generator = torch.Generator().manual_seed(seed_of(seed, "training pose", index))
         prepared.append(cloud.rotate(rotations.draw(settings.protocol.train_rotations, 1, generator=generator)[0]))
@@ -124,11 +127,20 @@ def posed_batch(data: Dataset, indices: Tensor, clouds: Clouds, kind: Rotations,
     """Clouds for validation and test: each has its own points, and one pose for every `time`, fixed by the seed."""
     prepared = []
     for index, cloud in zip(indices.tolist(), _each(data.batch(indices)), strict=True):
-        generator = torch.Generator().manual_seed(seed_of(seed, "points", index))
-        chosen = _as_scanned(Subset(clouds.points)(cloud, generator), clouds, generator)
-        generator = torch.Generator().manual_seed(seed_of(seed, "pose", time, index))
-        prepared.append(chosen.rotate(rotations.draw(kind, 1, generator=generator)[0]))
+        chosen = _in_its_ball(few_points(cloud, index, clouds, seed), clouds)
+        prepared.append(chosen.rotate(pose(kind, index, seed, time)))
     return Cloud.stack(prepared)
+
+
+def few_points(cloud: Cloud, index: int, clouds: Clouds, seed: int) -> Cloud:
+    """A cloud for validation and test with the points that it has there, noise included."""
+    generator = torch.Generator().manual_seed(seed_of(seed, "points", index))
+    return noisy(Subset(clouds.points)(cloud, generator), clouds, generator)
+
+
+def pose(kind: Rotations, index: int, seed: int, time: int = 0) -> Tensor:
+    """The rotation of a cloud in validation and test."""
+    return rotations.draw(kind, 1, generator=torch.Generator().manual_seed(seed_of(seed, "pose", time, index)))[0]
 
 
 def points_at(settings: Settings, epoch: int) -> int:
@@ -138,10 +150,13 @@ def points_at(settings: Settings, epoch: int) -> int:
     return recipe.early_points if early and recipe.early_points is not None else settings.clouds.points
 
 
-def _as_scanned(cloud: Cloud, clouds: Clouds, generator: torch.Generator) -> Cloud:
-    """Noise, and for reconstruction the ball of the few points that are left: that of the whole surface is unknown."""
-    if clouds.noise > 0:
-        cloud = Jitter(clouds.noise, clip=None)(cloud, generator)
+def noisy(cloud: Cloud, clouds: Clouds, generator: torch.Generator) -> Cloud:
+    """The noise that clouds have in testing as in training."""
+    return Jitter(clouds.noise, clip=None)(cloud, generator) if clouds.noise > 0 else cloud
+
+
+def _in_its_ball(cloud: Cloud, clouds: Clouds) -> Cloud:
+    """For reconstruction, the ball of the few points that are left: that of the whole surface is unknown."""
     return UnitBall()(cloud) if clouds.queries else cloud
 
 

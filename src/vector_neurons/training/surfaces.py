@@ -9,18 +9,14 @@ from statistics import mean
 import torch
 
 from ..data import Cloud, Dataset, Occupancy, Shapes
-from ..data.augment import Jitter, Subset
-from ..data.pack import seed_of
-from ..geometry import rotations
 from ..mesh import Comparison, Mesh, sample
 from ..mesh.compare import compare_points
-from ..models import OccupancyNetwork, store
+from ..models import OccupancyNetwork
 from ..tasks import reconstruct
 from ..typing import Rotations
-from . import checkpoint, loop
-from .results import Results
+from . import checkpoint, loop, sets
+from .results import Results, read
 from .run import TrainingError, read_settings
-from .sets import SHARES
 from .settings import Clouds, Settings
 
 MESHES = "meshes.json"
@@ -37,12 +33,12 @@ def record(folder: Path, kinds: Sequence[Rotations], number: int, device: str = 
     settings = read_settings(folder)
     if settings.task != "reconstruction":
         raise TrainingError(f"{folder} is a {settings.task}: only a reconstruction has meshes")
-    model = store.load(checkpoint.read(folder / "best")[0]).float().to(device)  # may be kept in half precision
+    model = checkpoint.load(folder / "best").to(device)
     assert isinstance(model, OccupancyNetwork)
     data = open_surfaces(settings.clouds)
     number = min(number, len(data))
     some = [i * len(data) // number for i in range(number)]  # classes may come one after the other
-    results: Results = json.loads((folder / MESHES).read_text()) if (folder / MESHES).is_file() else {}
+    results = read(folder, MESHES)
     for kind in kinds:
         pairs = (scan(data, index, settings, kind) for index in some)
         found = [against(mesh_of(model, few), whole) for few, whole in pairs]
@@ -64,24 +60,21 @@ def record(folder: Path, kinds: Sequence[Rotations], number: int, device: str = 
 def open_surfaces(clouds: Clouds) -> Dataset:
     """The test set of a reconstruction, with as many points as it has, and their normals."""
     if clouds.data == "shapes":
-        size = None if clouds.size is None else max(1, clouds.size // SHARES["test"])
-        return Shapes("test", size=size, points=DENSE)
+        return Shapes("test", size=sets.shapes_size(clouds, "test"), points=DENSE)
     return Occupancy("test", clouds.data_root, points=None, queries=None, normals=True)
 
 
 def scan(data: Dataset, index: int, settings: Settings, kind: Rotations, turn: int = 0) -> tuple[Cloud, Cloud]:
     """A test shape as its few noisy points, and whole, both in the pose of the test number `turn`."""
-    clouds, seed, whole = settings.clouds, settings.machine.seed, data[index]
-    generator = torch.Generator().manual_seed(seed_of(seed, "points", index))
-    few = Jitter(clouds.noise, clip=None)(Subset(clouds.points)(whole, generator), generator)
-    R = rotations.draw(kind, 1, generator=torch.Generator().manual_seed(seed_of(seed, "pose", turn, index)))[0]
-    return few.rotate(R), whole.rotate(R)
+    seed, whole = settings.machine.seed, data[index]
+    R = sets.pose(kind, index, seed, turn)
+    return sets.few_points(whole, index, settings.clouds, seed).rotate(R), whole.rotate(R)
 
 
 def mesh_of(model: OccupancyNetwork, cloud: Cloud) -> Mesh:
     """The mesh, which may be empty."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that it is empty is counted
+        warnings.filterwarnings("ignore", message="the mesh is empty")  # which is counted
         return reconstruct(model, cloud.points)
 
 
