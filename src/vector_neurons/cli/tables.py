@@ -74,7 +74,9 @@ def run(
 
     folder = out or Path("runs") / "tables" / f"{data}-{recipe}" / chosen.task
     linear = recipe == "fast" and not chosen.about_frames and chosen.task != "reconstruction"
-    about = f"Ours: {data}, `vn tables {table} --data {data} --recipe {recipe}`" + ", with linear frames." * linear
+    changed = "".join(f" --{flag} {value}" for flag, value in (("epochs", epochs), ("size", size)) if value is not None)
+    command = f"vn tables {table} --data {data} --recipe {recipe}{changed}"
+    about = f"Ours: {data}, `{command}`" + ", with linear frames." * linear
     with one_line():
         for row in chosen.rows:
             check(plan(row, chosen.columns[0][0]), world.expected())

@@ -129,12 +129,16 @@ def _rows(table: Table, every: Sequence[Job]) -> list[tuple[str, list[tuple[str,
         (
             row.title,
             [
-                (by_place[row.name, train].cell(test, table.metric), f"{paper:.1f}")
-                for (train, test), paper in zip(table.columns, row.paper, strict=True)
+                (by_place[row.name, train].cell(test, table.metric), paper)
+                for (train, test), paper in zip(table.columns, _paper(row, table), strict=True)
             ],
         )
         for row in table.rows
     ]
+
+
+def _paper(row: Row, table: Table) -> list[str]:
+    return [f"{number:.1f}" for number in row.paper] or ["—"] * len(table.columns)
 
 
 def _write(table: Table, every: Sequence[Job], out: Path, name: str, about: str, world: World) -> str:

@@ -16,11 +16,11 @@ PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#f0e442", "#5
 
 
 def gallery(
-    points: Float[Tensor, "clouds points 3"],
-    parts: Int[Tensor, "clouds points"] | None = None,
+    points: Float[Tensor, "clouds points 3"] | Sequence[Float[Tensor, "_ 3"]],
+    parts: Int[Tensor, "clouds points"] | Sequence[Int[Tensor, " _"]] | None = None,
     titles: Sequence[str] | None = None,
     *,
-    normals: Float[Tensor, "clouds points 3"] | None = None,
+    normals: Float[Tensor, "clouds points 3"] | Sequence[Float[Tensor, "_ 3"] | None] | None = None,
     columns: int = 6,
     azimuth: float = 35.0,
     elevation: float = 22.0,
@@ -28,14 +28,14 @@ def gallery(
     """A grid of clouds, z up, seen from the side of +x: parts in colour, far points first and paler.
 
     Parts are numbers of colours, which repeat after eight. With normals the light falls from above, and what faces
-    away is not drawn.
+    away is not drawn. Clouds of different sizes come in lists, where one without normals has None.
     """
     try:
         from matplotlib.colors import to_rgb
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError('pictures need matplotlib: pip install "vector-neurons[viz]"') from error
-    count, size = points.shape[:2]
+    count = len(points)
     if titles is not None and len(titles) != count:
         raise ValueError(f"{count} clouds need {count} titles, got {len(titles)}")
     columns = min(columns, count)
@@ -47,12 +47,13 @@ def gallery(
     for i in range(count):
         axes = figure.add_subplot(rows, columns, i + 1)
         cloud = points[i].detach().cpu().double()
+        size, facing = len(cloud), None if normals is None else normals[i]
         place = torch.zeros(size, dtype=torch.long) if parts is None else parts[i].cpu()
         colour = palette[place % len(PALETTE)].double()
         depth = cloud @ towards
         seen = torch.ones(size, dtype=torch.bool)
-        if normals is not None:
-            facing = normals[i].detach().cpu().double()
+        if facing is not None:
+            facing = facing.detach().cpu().double()
             seen = facing @ towards > 0
             colour = colour * (0.7 + 0.3 * (facing @ light).clamp(min=0)[:, None])
         haze = 0.25 * (1 - (depth - depth.min()) / (depth.max() - depth.min()).clamp(min=1e-9))[:, None]
