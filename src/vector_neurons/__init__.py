@@ -2,12 +2,12 @@
 
 `import vector_neurons as vn` gives the layers (`vn.Linear`, `vn.Block`, `vn.EdgeConv`, `vn.Invariant`, …), the graph
 (`vn.knn`), `vn.KITS`, which lets a network be written once for vector and for scalar neurons, the networks
-(`vn.models`) and `vn.load`, which reads a saved one.
+(`vn.models`), `vn.load`, which reads a saved one, and `vn.pretrained`, which has learned already.
 """
 
 from . import geometry, models, nn, testing, typing
 from .geometry.neighbours import knn
-from .models.store import load
+from .models.store import load, pretrained
 from .nn import KITS
 from .nn.vector import (
     MLP,
@@ -52,6 +52,7 @@ __all__ = [
     "load",
     "models",
     "nn",
+    "pretrained",
     "testing",
     "typing",
     "width",

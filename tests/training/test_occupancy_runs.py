@@ -8,7 +8,7 @@ import torch
 from pebble import pebble
 from tiny import metrics, tiny
 
-from vector_neurons.data import DataError, Shapes, occupancy
+from vector_neurons.data import Cloud, DataError, Dataset, Shapes, occupancy
 from vector_neurons.data.augment import UnitBall
 from vector_neurons.mesh import Mesh, extract, write
 from vector_neurons.models import store
@@ -202,6 +202,45 @@ def test_the_table_has_the_papers_three_methods_and_ours():
     assert model.to_code.weight.shape == (171, 342)
     check(default("reconstruction"))
     check(little(network=Network("pointnet", "scalar", code=25)))
+
+
+class Balls(Dataset):
+    """Unit spheres, and queries of which those in the ball are inside."""
+
+    name, split, classes = "balls", "train", ("ball",)
+    labels = torch.zeros(12, dtype=torch.long)
+
+    def batch(self, indices):
+        points, queries = torch.randn(2, len(indices), 600, 3, generator=torch.Generator().manual_seed(0))
+        points = torch.nn.functional.normalize(points, dim=-1)
+        return Cloud(points, queries=queries, occupied=queries.norm(dim=-1) < 1)
+
+
+def sphere_through(points):
+    """Centre and radius of the sphere on which these points lie: |p|² = 2 ⟨p, c⟩ + (r² - |c|²), by least squares."""
+    points = points.double()
+    rows = torch.cat([2 * points, torch.ones(len(points), 1)], dim=1)
+    *centre, rest = torch.linalg.lstsq(rows, points.square().sum(-1, keepdim=True)).solution[:, 0]
+    centre = torch.stack(centre)
+    return centre, (rest + centre.square().sum()).sqrt()
+
+
+def test_a_share_of_the_clouds_is_seen_from_one_side():
+    seen = {}
+    for share in (0.0, 0.5, 1.0):
+        settings = little(points=100, pool=600, queries=300, noise=0.0, occlude=share)
+        cloud = sets.training_batch(Balls(), torch.arange(12), settings, epoch=0)
+        spread = torch.linalg.svdvals(cloud.points - cloud.points.mean(1, keepdim=True))
+        one_sided = spread[:, 2] < 0.7 * spread[:, 0]  # a cap is flat, a sphere is not
+        seen[share] = int(one_sided.sum())
+        # Points and queries are moved and scaled alike: what is inside still fills a ball whose surface the points are.
+        for points, queries, inside in zip(cloud.points, cloud.queries, cloud.occupied, strict=True):
+            middle, radius = sphere_through(points)
+            assert torch.equal((queries - middle).norm(dim=-1) < radius, inside)
+    assert (seen[0.0], seen[1.0]) == (0, 12)
+    assert 0 < seen[0.5] < 12
+    with pytest.raises(SettingsError, match="--occlude is a share"):
+        check(little(occlude=1.5))
 
 
 def test_a_pack_without_near_queries_gives_uniform_ones(tmp_path):

@@ -1,4 +1,4 @@
-"""`vn reconstruct scan.ply --model RUN -o out.ply`: a closed mesh from a scan."""
+"""`vn reconstruct scan.ply -o out.ply`: a closed mesh from a scan."""
 
 import sys
 import time
@@ -26,7 +26,7 @@ def run(
     /,
     *,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
-    model: Path,
+    model: Path | None = None,
     resolution: int = 128,
     threshold: float | None = None,
     refine: int = 2,
@@ -41,7 +41,8 @@ def run(
     Args:
         scan: a cloud or a mesh: .ply .obj .stl .off .glb .xyz .npy .npz.
         out: where to write the mesh: .ply .obj .stl .off .glb.
-        model: folder of a run of `vn train reconstruction`, or of a saved occupancy network.
+        model: folder of a run of `vn train reconstruction`, or of a saved occupancy network; by default the one that
+            comes with the package, which has learned from household objects, whole and seen from one side.
         resolution: cells of the grid along each axis: 32, 64, 128, 256, ...
         threshold: probability above which a place is inside; by default the best on the run's validation shapes.
         refine: steps that bring vertices closer to the true surface of the function.
@@ -59,10 +60,7 @@ def run(
         raise UserError(f"there is no folder {out.parent} to write {out.name} to")
     started = time.perf_counter()
     try:
-        is_run = any((model / name).exists() for name in ("best", "best.previous", "last"))
-        network = checkpoint.load(model / "best") if is_run else store.load(model).float()
-        if not isinstance(network, OccupancyNetwork):
-            raise UserError(f"{model} holds a {type(network).__name__}, not an occupancy network")
+        network = _network(model)
         points = _points(mesh.read(scan), seed)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="the mesh is empty")  # which is said below
@@ -82,6 +80,18 @@ def run(
     print(f"size {' × '.join(f'{x:.4g}' for x in size)}, from {used:,} of {len(points):,} points of {scan}")
     print(f"{time.perf_counter() - started:.1f} s")
     return 0 if closed else 1
+
+
+def _network(model: Path | None) -> OccupancyNetwork:
+    if model is None:
+        network = store.pretrained("reconstruction")
+    elif any((model / name).exists() for name in ("best", "best.previous", "last")):
+        network = checkpoint.load(model / "best")
+    else:
+        network = store.load(model).float()
+    if not isinstance(network, OccupancyNetwork):
+        raise UserError(f"{model} holds a {type(network).__name__}, not an occupancy network")
+    return network
 
 
 def _notes(made: mesh.Mesh, scan: torch.Tensor, out: Path) -> None:

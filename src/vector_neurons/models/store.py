@@ -95,6 +95,19 @@ def load(folder: str | Path) -> nn.Module:
     return model.eval()
 
 
+def pretrained(name: str) -> nn.Module:
+    """A model that comes with the package, in float32 and evaluation mode.
+
+    `"reconstruction"` is an occupancy network that has seen scanned household objects, whole and from one side.
+    """
+    folder = Path(__file__).parents[1] / "pretrained"
+    if not (folder / name / CONFIG).is_file():
+        raise StoreError(
+            f"the package has no model {name!r}, only {', '.join(sorted(x.name for x in folder.iterdir()))}"
+        )
+    return load(folder / name).float()
+
+
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..data import Cloud, DataError, Dataset, Folder, ModelNet40, Occupancy, ShapeNetPart, Shapes
-from ..data.augment import Jitter, Scale, Shift, Subset, UnitBall
+from ..data.augment import Jitter, Occlude, Scale, Shift, Subset, UnitBall
 from ..data.pack import seed_of
 from ..geometry import rotations
 from ..models import DGCNN, DGCNNSegmenter, Model, OccupancyNetwork, PointNet, PointNetSegmenter
@@ -114,6 +114,9 @@ def training_batch(data: Dataset, indices: Tensor, settings: Settings, epoch: in
     prepared = []
     for index, cloud in zip(indices.tolist(), _each(data.batch(indices)), strict=True):
         generator = torch.Generator().manual_seed(seed_of(seed, "train", epoch, index))
+        share = settings.recipe.occlude
+        if share > 0 and torch.rand((), generator=generator).item() < share:
+            cloud = Occlude()(cloud, generator)  # of all its points: few do not hide each other
         subset = Subset(points, settings.clouds.queries or None)
         cloud = _augment(subset(cloud, generator), settings.recipe, generator)
         cloud = _in_its_ball(noisy(cloud, settings.clouds, generator), settings.clouds)

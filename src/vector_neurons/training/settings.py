@@ -122,6 +122,8 @@ class Recipe:
     """augmentation: a shift of up to this along each axis"""
     jitter: float = 0.0
     """augmentation: standard deviation of noise on every point"""
+    occlude: float = 0.0
+    """augmentation: share of the clouds of which only what a camera sees is left, as of a scan from one side"""
     early_points: int | None = None
     """points of a cloud at the beginning"""
     early_share: float = 0.5
@@ -283,6 +285,7 @@ def check(settings: Settings, processes: int = 1) -> None:
             own > 0 and recipe.batch % own != 0,
             f"--batch {recipe.batch} cannot be shared by {processes} processes in {recipe.accumulate} parts each",
         ),
+        (not 0 <= recipe.occlude <= 1, f"--occlude is a share, from 0 to 1, got {recipe.occlude}"),
         (own > 0 and recipe.batch < 2 * recipe.accumulate, f"--accumulate {recipe.accumulate} leaves single clouds"),
     ]
     for refused, why in refusals:
