@@ -1,6 +1,7 @@
 """Keep a finished run among the results: settings, metrics, curve, test, and the best weights in half precision.
 
 python benchmarks/keep.py runs/NAME results/NAME            then: vn evaluate results/NAME
+python benchmarks/keep.py runs/NAME results/NAME --pretrained reconstruction       ships it with the package, too
 """
 
 import argparse
@@ -9,10 +10,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import vector_neurons
 from vector_neurons.models import store
 from vector_neurons.training import checkpoint, read_settings, results
 from vector_neurons.training.log import CURVE, METRICS
 from vector_neurons.training.run import CONFIG
+
+PACKAGE = Path(vector_neurons.__file__).parent
 
 
 def main() -> None:
@@ -20,6 +24,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("run", type=Path)
     options.add_argument("out", type=Path)
+    options.add_argument("--pretrained", help="name under which `vn.pretrained` is to find the model")
     given = options.parse_args()
     settings = read_settings(given.run)
     # Where the data was is nobody else's business, and VN_DATA says where it is there.
@@ -30,7 +35,10 @@ def main() -> None:
         shutil.copyfile(given.run / name, given.out / name)
     best, _ = checkpoint.read(given.run / "best")
     model = store.load(best)
-    checkpoint.write(given.out / "best", model.half(), model.meaning)
+    model.half()
+    checkpoint.write(given.out / "best", model, model.meaning)
+    if given.pretrained:
+        store.save(model, PACKAGE / "pretrained" / given.pretrained)
     print(f"{given.out}: {sum(file.stat().st_size for file in given.out.rglob('*')) / 1e6:.1f} MB")
 
 

@@ -147,3 +147,25 @@ def test_shapes_are_asked_uniformly_in_a_test():
     assert share["test"] < 0.6
     with pytest.raises(ValueError, match="near between 0 and 1"):
         Shapes("test", size=2, near=2.0)
+
+
+def one_side(points):
+    return points[points[:, 0] > 0]
+
+
+@pytest.mark.parametrize(("part", "least"), [(lambda points: points, 0.7), (one_side, 0.4)], ids=["whole", "one-sided"])
+def test_the_network_of_the_package_rebuilds_a_ball(tmp_path, vn_command, part, least):
+    generator = torch.Generator().manual_seed(0)
+    points = torch.nn.functional.normalize(torch.randn(3000, 3, generator=generator), dim=-1)
+    points = part(points + 0.01 * torch.randn(3000, 3, generator=generator))
+    np.save(tmp_path / "scan.npy", 20 * points.numpy() + 5)
+    code, said, err = vn_command("reconstruct", tmp_path / "scan.npy", "-o", tmp_path / "out.ply", "--resolution", 32)
+    assert code == 0, err
+    assert " watertight" in said
+    ball = mesh.extract(lambda x: 20 - (x - 5).norm(dim=-1), low=-20, high=30, resolution=32)
+    assert mesh.volume_iou(mesh.read(tmp_path / "out.ply"), ball, generator=generator) > least
+
+
+def test_a_model_that_the_package_does_not_have():
+    with pytest.raises(store.StoreError, match="the package has no model 'chairs', only reconstruction"):
+        store.pretrained("chairs")

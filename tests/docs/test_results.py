@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
+import vector_neurons as vn
 from vector_neurons.models import store
 from vector_neurons.training import checkpoint, read_settings, results
 from vector_neurons.training.log import read_metrics
 
 ROOT = Path(__file__).parents[2]
 RUNS = sorted((ROOT / "results").iterdir())
+PAGES = {"classification": ("training.md", "accuracy"), "reconstruction": ("reconstruction.md", "iou")}
 every_run = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 
 
@@ -30,11 +32,20 @@ def test_a_result_is_whole(run):
 
 @every_run
 def test_the_docs_show_its_numbers(run):
-    page = (ROOT / "docs" / "training.md").read_text()
+    name, metric = PAGES[read_settings(run).task]
+    page = (ROOT / "docs" / name).read_text()
     assert f"results/{run.name}" in page
     for reports in json.loads((run / results.TEST).read_text()).values():
-        assert f"{reports[0]['accuracy']:.2f}" in page
+        assert f"{reports[0][metric]:.2f}" in page
 
 
 def test_there_are_results():
-    assert "modelnet40-vn-dgcnn-z" in [run.name for run in RUNS]
+    assert {"modelnet40-vn-dgcnn-z", "scanned-objects-vn-occnet"} <= {run.name for run in RUNS}
+
+
+def test_the_model_of_the_package_is_that_of_its_run():
+    kept = checkpoint.load(ROOT / "results" / "scanned-objects-vn-occnet" / "best")
+    shipped = vn.pretrained("reconstruction")
+    assert shipped.arguments == kept.arguments
+    assert shipped.meaning == kept.meaning
+    assert all(torch.equal(a, b) for a, b in zip(shipped.parameters(), kept.parameters(), strict=True))

@@ -157,3 +157,9 @@ def test_block_with_activation(nonlinearity):
 def test_mlp(shape):
     layer, x = randomised(vn.MLP([4, 5, 3, 2])), draw(*shape)
     assert_same(layer(x), vectors(run_mlp(layer, lists(x), shape[0]), shape[:-2]))
+
+
+def test_parts_of_an_mlp_follow_each_other():
+    layer, x = randomised(vn.MLP([4, 5, 3, 2])), draw(2, 6, 3, 4)
+    assert torch.equal(layer[1:](layer[:1](x)), layer(x))
+    assert layer[-1] is list(layer)[-1]

@@ -40,6 +40,48 @@ def test_neighbours_are_the_same(cloud, include_self):
         assert torch.equal(vn.knn(x, 7, include_self=include_self), expected)
 
 
+def large_clouds():
+    """Enough points to look for candidates in a subspace, which has most of some clouds and little of others."""
+    torch.manual_seed(0)
+    flat = torch.randn(2, 1600, 3) @ torch.randn(3, 63)
+    grid = torch.stack(torch.meshgrid(*[torch.arange(12.0)] * 3, indexing="ij"), dim=-1).reshape(1, -1, 3)
+    duplicated = flat + 0.1 * torch.randn(2, 1600, 63)
+    duplicated[:, :700] = duplicated[:, 800:1500]
+    return {
+        "flat": flat,
+        "thick": flat + torch.randn(2, 1600, 63),
+        "thick-float64": flat.double() + torch.randn(2, 1600, 63, dtype=torch.float64),
+        "round": torch.randn(1, 1600, 63),
+        "grid": grid.repeat(1, 1, 16),
+        "duplicated": duplicated,
+        "far-from-the-origin": flat + 100,
+        "all-equal": torch.ones(1, 1600, 63),
+        "one-is-infinite": torch.cat([flat, torch.full((2, 1, 63), torch.inf)], dim=1),
+    }
+
+
+@pytest.mark.parametrize("cloud", large_clouds())
+@pytest.mark.parametrize("include_self", [True, False])
+def test_neighbours_in_large_clouds_are_the_same(cloud, include_self):
+    x = large_clouds()[cloud]
+    with kernels.using("eager"):
+        expected = vn.knn(x, 12, include_self=include_self)
+    with kernels.using("native"):
+        found = vn.knn(x, 12, include_self=include_self)
+    finite = x.isfinite().all(-1)
+    assert torch.equal(found[finite], expected[finite])
+
+
+def test_neighbours_in_large_padded_clouds_are_the_same():
+    x = torch.randn(3, 1600, 3) @ torch.randn(3, 63) + 0.1 * torch.randn(3, 1600, 63)
+    mask = torch.arange(1600) < torch.tensor([1600, 700, 9])[:, None]
+    x[~mask] = torch.nan
+    with kernels.using("eager"):
+        expected = vn.knn(x, 8, mask=mask)
+    with kernels.using("native"):
+        assert torch.equal(vn.knn(x, 8, mask=mask)[mask], expected[mask])
+
+
 @pytest.mark.parametrize("dim", [3, 20])
 def test_neighbours_of_padded_clouds_are_the_same(dim):
     x, mask = torch.randn(3, 60, dim), torch.arange(60) < torch.tensor([60, 21, 9])[:, None]

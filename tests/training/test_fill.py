@@ -63,3 +63,11 @@ def test_a_run_with_other_settings_is_not_shown(tmp_path):
 def test_an_unknown_row_is_refused(tmp_path):
     with pytest.raises(TrainingError, match="vn-dgcnn-z"):
         tables.fill(TABLE, plan, tmp_path, only=["gcnn"])
+
+
+def test_a_method_of_ours_has_no_number_of_the_paper(tmp_path):
+    table = TABLES["local"]
+    every = tables.jobs(table, lambda row, train: table.settings(row, train, "shapes", "fast"), tmp_path)
+    text = tables.markdown(table, every)
+    assert cells(text, "VN-OccNet, local (ours)") == ["—"] * 6
+    assert cells(text, "VN-OccNet")[1::2] == ["69.3", "69.3", "68.8"]

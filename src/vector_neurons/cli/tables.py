@@ -16,6 +16,7 @@ TableName = Literal[
     "classification",
     "segmentation",
     "reconstruction",
+    "local",
     "aligned-classification",
     "aligned-segmentation",
     "nonlinearity",
@@ -45,8 +46,8 @@ def run(
     Can be stopped and started again; cells that are not finished say so. Exit code 0: the chosen cells are finished.
 
     Args:
-        table: classification, segmentation, reconstruction, aligned-classification, aligned-segmentation, or an
-            ablation: nonlinearity, pooling, invariance.
+        table: classification, segmentation, reconstruction, aligned-classification, aligned-segmentation, an ablation
+            (nonlinearity, pooling, invariance), or ours: local, the local decoder of reconstruction.
         data: the data set; the paper's numbers are on modelnet40, shapenet-part and, of reconstruction, on ShapeNet.
         recipe: paper is the authors', of days on a processor; fast is ours, of hours.
         only: some rows (vn-dgcnn; VN-OccNet is vn-pointnet) or runs (vn-dgcnn-z).

@@ -114,6 +114,10 @@ class MLPBase(nn.Sequential):
         last: Tensor = linear(x)
         return last
 
+    def __getitem__(self, index: slice | int) -> nn.Module:
+        # A part of an MLP is no MLP, which nn.Sequential would build from it.
+        return nn.Sequential(*list(self)[index]) if isinstance(index, slice) else super().__getitem__(index)
+
 
 class EdgeConvBase(nn.Module, ABC):
     """Edges of a graph, a block on each, a pool over each point's neighbours."""
