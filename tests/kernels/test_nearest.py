@@ -49,8 +49,8 @@ def large_clouds():
     duplicated[:, :700] = duplicated[:, 800:1500]
     return {
         "flat": flat,
-        "thick": flat + torch.randn(2, 1600, 63),
-        "thick-float64": flat.double() + torch.randn(2, 1600, 63, dtype=torch.float64),
+        "thick": flat + 0.4 * torch.randn(2, 1600, 63),  # the nearest of all are not the nearest in the subspace
+        "thick-float64": flat.double() + 0.4 * torch.randn(2, 1600, 63, dtype=torch.float64),
         "round": torch.randn(1, 1600, 63),
         "grid": grid.repeat(1, 1, 16),
         "duplicated": duplicated,
