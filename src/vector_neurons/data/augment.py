@@ -153,12 +153,14 @@ class Occlude:
     of the direction it lies in and of a few `tilts` of that, in products of matrices for a whole batch; a point at a
     sharp angle may be missed, none is seen that is not on the hull.
     `distance` of the camera is in radii of the cloud; the `sphere` is in distances of the farthest point: a larger one
-    keeps more of slanted surfaces and lets the camera look through sparser ones.
+    keeps more of slanted surfaces and lets the camera look through sparser ones. `points` wants other than as many
+    points as there were: fewer are repeated less, if at all.
     """
 
     distance: float = 3.0
     sphere: float = 30.0
     tilts: int = 3
+    points: int | None = None
 
     def __post_init__(self) -> None:
         if self.distance <= 1 or self.sphere < 1:
@@ -175,7 +177,8 @@ class Occlude:
         # Visible points in random order come first; what is behind them is filled up by going round them again.
         order = (_uniform(points, (n,), generator) + ~seen).argsort(dim=-1)
         number = seen.sum(-1, keepdim=True)
-        return _take(cloud, order.gather(-1, torch.arange(n, device=points.device) % number))
+        wanted = torch.arange(n if self.points is None else self.points, device=points.device)
+        return _take(cloud, order.gather(-1, wanted % number))
 
 
 def visible(

@@ -116,7 +116,7 @@ def training_batch(data: Dataset, indices: Tensor, settings: Settings, epoch: in
         generator = torch.Generator().manual_seed(seed_of(seed, "train", epoch, index))
         share = settings.recipe.occlude
         if share > 0 and torch.rand((), generator=generator).item() < share:
-            cloud = Occlude()(cloud, generator)  # of all its points: few do not hide each other
+            cloud = Occlude(points=points)(cloud, generator)  # by all its points: few do not hide each other
         subset = Subset(points, settings.clouds.queries or None)
         cloud = _augment(subset(cloud, generator), settings.recipe, generator)
         cloud = _in_its_ball(noisy(cloud, settings.clouds, generator), settings.clouds)
