@@ -10,13 +10,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import vector_neurons
 from vector_neurons.models import store
 from vector_neurons.training import checkpoint, read_settings, results
 from vector_neurons.training.log import CURVE, METRICS
 from vector_neurons.training.run import CONFIG
 
-PACKAGE = Path(vector_neurons.__file__).parent
+PRETRAINED = Path(__file__).parents[1] / "src" / "vector_neurons" / "pretrained"
 
 
 def main() -> None:
@@ -38,7 +37,7 @@ def main() -> None:
     model.half()
     checkpoint.write(given.out / "best", model, model.meaning)
     if given.pretrained:
-        store.save(model, PACKAGE / "pretrained" / given.pretrained)
+        store.save(model, PRETRAINED / given.pretrained)
     print(f"{given.out}: {sum(file.stat().st_size for file in given.out.rglob('*')) / 1e6:.1f} MB")
 
 

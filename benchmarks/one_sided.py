@@ -50,7 +50,9 @@ def main() -> None:
             started = time.perf_counter()
             code = subprocess.run([*COMMAND, str(scan), "-o", str(out), *given_model], check=False).returncode
             seconds = time.perf_counter() - started
-            closed, same = False, 0.0
+            if code not in (0, 1):
+                sys.exit(code)
+            closed, same = False, 0.0  # a mesh with holes counts like none
             if code == 0:
                 made = read(out)
                 closed = watertight(made)

@@ -55,7 +55,7 @@ def main() -> None:
                 drawn = nothing if made.is_cloud else sample(made, DRAWN, generator=torch.Generator().manual_seed(0))
                 show(title, *drawn, colour, number == 0)
             show("truth", whole.points, whole.normals, COLOURS["truth"], number == 0)
-    figure = stills.gallery(clouds, parts, titles, normals=normals, columns=len(POSES) * (2 + len(models)))
+    figure = stills.gallery(clouds, parts, titles, normals=normals, columns=len(POSES) * (2 + len(models)), radius=1.1)
     figure.savefig(given.out, dpi=70)
 
 

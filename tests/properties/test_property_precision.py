@@ -76,8 +76,9 @@ def test_norms_and_lengths_stay_in_float32_under_autocast(layer):
         assert torch.equal(layer.module()(x), expected)
 
 
-def test_graphs_are_the_same_under_autocast():
-    x = torch.randn(2, 30, 3, 8)
+@pytest.mark.parametrize("shape", [(2, 30, 3, 8), (1, 1600, 3, 21)], ids=["small", "large"])
+def test_graphs_are_the_same_under_autocast(shape):
+    x = torch.randn(*shape[:-1], 1) * torch.randn(shape[-1])
     expected = vn.knn(x, 6)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(vn.knn(x, 6), expected)

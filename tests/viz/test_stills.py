@@ -47,3 +47,14 @@ def test_missing_matplotlib_is_named(monkeypatch):
 def test_titles_must_match():
     with pytest.raises(ValueError, match="2 clouds need 2 titles, got 1"):
         stills.gallery(torch.zeros(2, 3, 3), titles=["one"])
+
+
+def test_clouds_of_different_sizes_come_in_lists():
+    points = [torch.nn.functional.normalize(torch.randn(n, 3), dim=-1) for n in (50, 7)]
+    figure = stills.gallery(points, normals=[points[0], None], radius=2.0)
+    first, second = offsets(figure)
+    assert 0 < first < 50
+    assert second == 7
+    assert all(axes.get_xlim() == (-2.0, 2.0) for axes in figure.axes)
+    with pytest.raises(ValueError, match="2 clouds need normals for 2, got 1"):
+        stills.gallery(points, normals=[None])

@@ -44,7 +44,7 @@ def run(
         model: folder of a run of `vn train reconstruction`, or of a saved occupancy network; by default the one that
             comes with the package, which has learned from household objects, whole and seen from one side.
         resolution: cells of the grid along each axis: 32, 64, 128, 256, ...
-        threshold: probability above which a place is inside; by default the best on the run's validation shapes.
+        threshold: probability above which a place is inside; by default the best on validation shapes.
         refine: steps that bring vertices closer to the true surface of the function.
         faces: simplify to about so many faces.
         seed: of the points that are drawn from a scan with more than the network was trained on.
@@ -90,7 +90,7 @@ def _network(model: Path | None) -> OccupancyNetwork:
     else:
         network = store.load(model).float()
     if not isinstance(network, OccupancyNetwork):
-        raise UserError(f"{model} holds a {type(network).__name__}, not an occupancy network")
+        raise UserError(f"{model or 'the package'} holds a {type(network).__name__}, not an occupancy network")
     return network
 
 

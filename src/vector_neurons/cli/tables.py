@@ -75,7 +75,8 @@ def run(
 
     folder = out or Path("runs") / "tables" / f"{data}-{recipe}" / chosen.task
     linear = recipe == "fast" and not chosen.about_frames and chosen.task != "reconstruction"
-    changed = "".join(f" --{flag} {value}" for flag, value in (("epochs", epochs), ("size", size)) if value is not None)
+    flags = {"epochs": epochs, "size": size, "seed": seed or None, "times": times if times > 1 else None}
+    changed = "".join(f" --{flag} {value}" for flag, value in flags.items() if value is not None)
     command = f"vn tables {table} --data {data} --recipe {recipe}{changed}"
     about = f"Ours: {data}, `{command}`" + ", with linear frames." * linear
     with one_line():

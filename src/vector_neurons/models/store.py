@@ -101,10 +101,9 @@ def pretrained(name: str) -> nn.Module:
     `"reconstruction"` is an occupancy network that has seen scanned household objects, whole and from one side.
     """
     folder = Path(__file__).parents[1] / "pretrained"
-    if not (folder / name / CONFIG).is_file():
-        raise StoreError(
-            f"the package has no model {name!r}, only {', '.join(sorted(x.name for x in folder.iterdir()))}"
-        )
+    known = sorted(config.parent.name for config in folder.glob(f"*/{CONFIG}"))
+    if name not in known:
+        raise StoreError(f"the package has no model {name!r}, only {', '.join(known)}")
     return load(folder / name).float()
 
 

@@ -5,6 +5,7 @@ one point (graphs, pools, means, statistics) take it.
 """
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar, Unpack
@@ -115,8 +116,10 @@ class MLPBase(nn.Sequential):
         return last
 
     def __getitem__(self, index: slice | int) -> nn.Module:
-        # A part of an MLP is no MLP, which nn.Sequential would build from it.
-        return nn.Sequential(*list(self)[index]) if isinstance(index, slice) else super().__getitem__(index)
+        # A part of an MLP is no MLP, which nn.Sequential would build from it; like any nn.Sequential it takes no mask.
+        if isinstance(index, slice):
+            return nn.Sequential(OrderedDict(list(self.named_children())[index]))
+        return super().__getitem__(index)
 
 
 class EdgeConvBase(nn.Module, ABC):

@@ -20,7 +20,9 @@ PAPER = 0.2  # the threshold of the paper's table
 FEWEST = 20  # points of a scan
 FRAMES = {"unit_ball": ball, "unit_cube": box}
 STEEP = 100.0  # logits for a radius
-REACH = 1.2  # how far from its middle a shape may go, in distances of the farthest point of the scan
+# How far from the middle of a scan a shape may go, in distances of the farthest point. What is seen of a ball from
+# three radii away has its middle near the surface, and the other side 1.67 away from there.
+REACH = 1.75
 
 
 class Reconstruction(Task):

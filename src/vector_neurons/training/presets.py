@@ -273,6 +273,8 @@ def presets(task: TaskName) -> dict[str, Settings]:
     for recipe in recipes:
         for table in TABLES.values():
             for row in table.rows if table.task == task else ():
+                if recipe == "paper" and not row.paper:
+                    continue  # the paper has no recipe for what it has not
                 for train in dict.fromkeys(trained for trained, _ in table.columns):
                     name = f"{recipe}-{row.name}-{train}"
                     found.setdefault(name, table.settings(row, train, "shapes", recipe))  # the main table comes first

@@ -24,11 +24,13 @@ def gallery(
     columns: int = 6,
     azimuth: float = 35.0,
     elevation: float = 22.0,
+    radius: float | None = None,
 ) -> "Figure":
     """A grid of clouds, z up, seen from the side of +x: parts in colour, far points first and paler.
 
     Parts are numbers of colours, which repeat after eight. With normals the light falls from above, and what faces
     away is not drawn. Clouds of different sizes come in lists, where one without normals has None.
+    Each panel fits its cloud; with a `radius` all show a ball of that size about the origin, to be compared.
     """
     try:
         from matplotlib.colors import to_rgb
@@ -38,6 +40,9 @@ def gallery(
     count = len(points)
     if titles is not None and len(titles) != count:
         raise ValueError(f"{count} clouds need {count} titles, got {len(titles)}")
+    for name, given in (("parts", parts), ("normals", normals)):
+        if given is not None and len(given) != count:
+            raise ValueError(f"{count} clouds need {name} for {count}, got {len(given)}")
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(2.2 * columns, 2.4 * rows), facecolor="white", layout="constrained")
@@ -63,6 +68,8 @@ def gallery(
         x, y = cloud @ right, cloud @ up
         middle = [(v.min() + v.max()).item() / 2 for v in (x, y)]
         half = max((v.max() - v.min()).item() for v in (x, y)) / 2 * 1.05 or 1.0
+        if radius is not None:
+            middle, half = [0.0, 0.0], radius
         axes.scatter(x[order], y[order], s=min(40.0, 88000 / size), c=colour[order].clamp(0, 1).numpy(), linewidths=0)
         axes.set_xlim(middle[0] - half, middle[0] + half)
         axes.set_ylim(middle[1] - half, middle[1] + half)

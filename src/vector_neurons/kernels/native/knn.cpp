@@ -108,66 +108,85 @@ void settle(std::vector<Candidate>& candidates, int64_t k, double size, double u
   for (int64_t j = 0; j < k; ++j) out[j] = candidates[j].index;
 }
 
-// A cloud (points, dim) seen in the subspace of few dimensions in which its first n points are widest, about their
-// mean; the cloud itself if that would leave out much of it.
-Tensor in_few(const Tensor& x, int64_t n) {
-  const int64_t dim = x.size(1), most = FEW[std::size(FEW) - 1];
-  if (x.size(0) < LARGE || dim <= most) return x;
-  const Tensor mean = x.narrow(0, 0, n).mean(0, true), centred = x - mean, real = centred.narrow(0, 0, n);
+// A cloud (points, dim) as candidates are looked for in it: its coordinates, the same turned, squares of their lengths,
+// and the lengths of the vectors that they were made from, which bound their errors.
+struct View {
+  Tensor points, turned, squares, lengths;
+};
+
+// The subspace of few dimensions in which the first n points of a cloud are widest, about their mean; none if that
+// would leave out much of them.
+bool see_in_few(const Tensor& x, int64_t n, View& view) {
+  const Tensor centred = x - x.narrow(0, 0, n).mean(0, true), real = centred.narrow(0, 0, n);
   const Tensor spread = real.mT().mm(real);
-  if (!std::isfinite(spread.sum().item<double>())) return x;
-  Tensor axes = spread.narrow(1, 0, most);
+  if (!std::isfinite(spread.sum().item<double>())) return false;
+  Tensor axes = spread.narrow(1, 0, FEW[std::size(FEW) - 1]);
   for (int step = 0; step < 3; ++step) axes = spread.mm(std::get<0>(at::linalg_qr(axes)));  // widest first
   axes = std::get<0>(at::linalg_qr(axes));
   const Tensor held = (axes * spread.mm(axes)).sum(0) / spread.trace();
   for (const int64_t few : FEW)
-    if (held.narrow(0, 0, few).sum().item<double>() > MOST) return centred.mm(axes.narrow(1, 0, few));
-  return x;
+    if (held.narrow(0, 0, few).sum().item<double>() > MOST) {
+      const Tensor seen = centred.mm(axes.narrow(1, 0, few));
+      view = {seen, seen.mT().contiguous(), seen.square().sum(-1), centred.norm(2, -1)};
+      return true;
+    }
+  return false;
+}
+
+std::vector<View> views_of(const Tensor& x, const Tensor& present) {
+  const Tensor turned = x.mT().contiguous(), squares = x.square().sum(-1), lengths = squares.sqrt();
+  const bool large = x.size(1) >= LARGE && x.size(2) > FEW[std::size(FEW) - 1];
+  std::vector<View> views;
+  for (int64_t cloud = 0; cloud < x.size(0); ++cloud) {
+    views.push_back({x[cloud], turned[cloud], squares[cloud], lengths[cloud]});
+    if (large) see_in_few(x[cloud], present.const_data_ptr<int64_t>()[cloud], views.back());
+  }
+  return views;
 }
 
 template <typename T>
 void search(const Tensor& x, const Tensor& present, int64_t k, bool include_self, double ulps, Tensor& out) {
   const int64_t clouds = x.size(0), points = x.size(1), dim = x.size(2);
-  const Tensor lengths = x.norm(2, -1);
-  std::vector<Tensor> views, turned, squares;
-  for (int64_t cloud = 0; cloud < clouds; ++cloud) {
-    views.push_back(in_few(x[cloud], present.const_data_ptr<int64_t>()[cloud]));
-    turned.push_back(views.back().mT().contiguous());
-    squares.push_back(views.back().square().sum(-1));
-  }
+  // Products round as the caller's autocast says, unless it is told not to.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const at::NoGradGuard no_grad;
+  const std::vector<View> views = views_of(x, present);
   const int64_t most = std::clamp<int64_t>(BLOCK / std::max<int64_t>(points, 1), 16, 128);
   const int64_t blocks = (points + most - 1) / most;
   const double unit = std::numeric_limits<T>::epsilon();
   at::parallel_for(0, clouds * blocks, 1, [&](int64_t first, int64_t last) {
-    at::NoGradGuard no_grad;
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    const at::NoGradGuard no_grad;
     std::vector<T> scores(most * points), least, minima;
+    const std::vector<T> nothing(dim, T(0));
     std::vector<int64_t> chosen(points);
     std::vector<Candidate> candidates;
     for (int64_t task = first; task < last; ++task) {
       const int64_t cloud = task / blocks, start = task % blocks * most, rows = std::min(most, points - start);
       const int64_t n = present.const_data_ptr<int64_t>()[cloud];
       const T* all = x.const_data_ptr<T>() + cloud * points * dim;
-      const bool few = views[cloud].size(1) < dim;
-      const T* columns = turned[cloud].const_data_ptr<T>();
-      const T* __restrict square = squares[cloud].const_data_ptr<T>();
-      const T* length = lengths.const_data_ptr<T>() + cloud * points;
+      const View& view = views[cloud];
+      const bool few = view.points.size(1) < dim;
+      const T* columns = view.turned.const_data_ptr<T>();
+      const T* __restrict square = view.squares.const_data_ptr<T>();
+      const T* length = view.lengths.const_data_ptr<T>();
       const double widest = *std::max_element(length, length + n);
       if (dim > NARROW) {
         Tensor product = at::from_blob(scores.data(), {rows, points}, x.options());
-        at::mm_out(product, views[cloud].narrow(0, start, rows), turned[cloud]);
+        at::mm_out(product, view.points.narrow(0, start, rows), view.turned);
       }
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t self = start + r;
         const T* query = all + self * dim;
         T* __restrict v = scores.data() + r * points;
-        const double size = length[self];
+        const double size = std::sqrt(squared_distance(query, nothing.data(), dim)), own = length[self];
         double error, offset;  // of v, which is the squared distance less `offset`
         // What is no number is nobody's neighbour; sorting needs an answer all the same.
         const auto number = [](T value) { return value == value ? value : std::numeric_limits<T>::infinity(); };
         if (dim > NARROW) {
           for (int64_t j = 0; j < n; ++j) v[j] = number(square[j] - 2 * v[j]);
-          // The view has errors of its own, of centring and turning.
-          offset = square[self], error = (few ? 8 : 2) * (dim + 8) * unit * widest * (widest + size);
+          // A view of few dimensions has errors of its own, of centring and turning.
+          offset = square[self], error = (few ? 16 : 2) * (dim + 8) * unit * (widest * (widest + own) + own * own);
         } else {
           std::fill(v, v + n, T(0));
           for (int64_t d = 0; d < dim; ++d) {
@@ -186,8 +205,8 @@ void search(const Tensor& x, const Tensor& present, int64_t k, bool include_self
           candidates.resize(count);
           for (int64_t i = 0; i < count; ++i) {
             const double sum = squared_distance(query, all + chosen[i] * dim, dim);
-            const double own = include_self ? -1.0 : INFINITY;
-            candidates[i] = {chosen[i] == self ? own : sum == sum ? std::sqrt(sum) : INFINITY, chosen[i]};
+            const double to_self = include_self ? -1.0 : INFINITY;
+            candidates[i] = {chosen[i] == self ? to_self : sum == sum ? std::sqrt(sum) : INFINITY, chosen[i]};
           }
           std::sort(candidates.begin(), candidates.end());
         };
@@ -202,7 +221,7 @@ void search(const Tensor& x, const Tensor& present, int64_t k, bool include_self
         const double bound = upper_bound(v, n, least, k, minima);
         if (few) {
           // Any k points bound the distance of the nearest k: here those that are nearest in the subspace.
-          const T reach = T(SLACK * (bound + offset) - offset);
+          const T reach = std::max(T(bound), T(SLACK * (bound + offset) - offset));
           look(reach);
           const double farthest = std::max(candidates[k - 1].distance, 0.0);
           const T limit = limit_of(farthest * farthest - offset);
