@@ -15,7 +15,6 @@ from vector_neurons.training import checkpoint, read_settings, surfaces
 from vector_neurons.viz import stills
 
 POSES = {"I": "as stored", "SO3": "turned"}
-DRAWN = 20_000  # points of a mesh
 COLOURS = {"input": 7, "truth": 6}  # of the palette; methods have the first ones
 
 
@@ -43,8 +42,7 @@ def main() -> None:
         parts.append(torch.full((len(points),), colour))
         titles.append(title if first else "")
 
-    for number in range(given.objects):
-        index = number * len(data) // given.objects
+    for number, index in enumerate(surfaces.spread(data, given.objects)):
         for kind, words in POSES.items():
             few, whole = surfaces.scan(data, index, settings, kind)
             show(f"input, {words}", few.points, None, COLOURS["input"], number == 0)
@@ -52,7 +50,11 @@ def main() -> None:
                 assert isinstance(model, OccupancyNetwork)
                 made = surfaces.mesh_of(model, few)
                 nothing = (torch.zeros(1, 3), None)
-                drawn = nothing if made.is_cloud else sample(made, DRAWN, generator=torch.Generator().manual_seed(0))
+                drawn = (
+                    nothing
+                    if made.is_cloud
+                    else sample(made, surfaces.DENSE, generator=torch.Generator().manual_seed(0))
+                )
                 show(title, *drawn, colour, number == 0)
             show("truth", whole.points, whole.normals, COLOURS["truth"], number == 0)
     figure = stills.gallery(clouds, parts, titles, normals=normals, columns=len(POSES) * (2 + len(models)), radius=1.1)

@@ -123,9 +123,14 @@ def _reconstruction(row: Row, protocol: Protocol, data: DataName, recipe: Recipe
     clouds = replace(default("reconstruction").clouds, data=data, near=0.0)
     if recipe == "paper":
         return Settings("reconstruction", clouds, row.network, PAPER["reconstruction", "pointnet"], protocol)
-    width = FAST_WIDTH
-    network = replace(row.network, k=FAST_NEIGHBOURS, code=width, encoder_width=width, decoder_width=width)
-    network = replace(network, conditional=True)
+    network = replace(
+        row.network,
+        k=FAST_NEIGHBOURS,
+        code=FAST_WIDTH,
+        encoder_width=FAST_WIDTH,
+        decoder_width=FAST_WIDTH,
+        conditional=True,
+    )
     return Settings("reconstruction", replace(clouds, queries=256, near=0.5), network, FAST_RECONSTRUCTION, protocol)
 
 

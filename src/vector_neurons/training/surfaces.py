@@ -36,8 +36,7 @@ def record(folder: Path, kinds: Sequence[Rotations], number: int, device: str = 
     model = checkpoint.load(folder / "best").to(device)
     assert isinstance(model, OccupancyNetwork)
     data = open_surfaces(settings.clouds)
-    number = min(number, len(data))
-    some = [i * len(data) // number for i in range(number)]  # classes may come one after the other
+    some = spread(data, number)
     results = read(folder, MESHES)
     for kind in kinds:
         pairs = (scan(data, index, settings, kind) for index in some)
@@ -45,7 +44,7 @@ def record(folder: Path, kinds: Sequence[Rotations], number: int, device: str = 
         made = [x for x in found if x is not None]
         results[kind] = [
             {
-                "shapes": float(number),
+                "shapes": float(len(some)),
                 "chamfer_l1": mean([x.chamfer_l1 for x in made] or [-1.0]),
                 "normal_consistency": 100 * sum(x.normal_consistency for x in made) / len(found),
                 "f_score": 100 * sum(x.f_score for x in made) / len(found),
@@ -62,6 +61,12 @@ def open_surfaces(clouds: Clouds) -> Dataset:
     if clouds.data == "shapes":
         return Shapes("test", size=sets.shapes_size(clouds, "test"), points=DENSE)
     return Occupancy("test", clouds.data_root, points=None, queries=None, normals=True)
+
+
+def spread(data: Dataset, number: int) -> list[int]:
+    """Up to so many indices at equal distances: classes may come one after the other."""
+    number = min(number, len(data))
+    return [i * len(data) // number for i in range(number)]
 
 
 def scan(data: Dataset, index: int, settings: Settings, kind: Rotations, turn: int = 0) -> tuple[Cloud, Cloud]:

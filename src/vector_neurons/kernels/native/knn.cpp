@@ -114,12 +114,12 @@ struct View {
   Tensor points, turned, squares, lengths;
 };
 
-// The subspace of few dimensions in which the first n points of a cloud are widest, about their mean; none if that
-// would leave out much of them.
-bool see_in_few(const Tensor& x, int64_t n, View& view) {
+// Moves a view to the subspace of few dimensions in which the first n points of its cloud are widest, about their mean,
+// unless that would leave out much of them.
+void see_in_few(const Tensor& x, int64_t n, View& view) {
   const Tensor centred = x - x.narrow(0, 0, n).mean(0, true), real = centred.narrow(0, 0, n);
   const Tensor spread = real.mT().mm(real);
-  if (!std::isfinite(spread.sum().item<double>())) return false;
+  if (!std::isfinite(spread.sum().item<double>())) return;
   Tensor axes = spread.narrow(1, 0, FEW[std::size(FEW) - 1]);
   for (int step = 0; step < 3; ++step) axes = spread.mm(std::get<0>(at::linalg_qr(axes)));  // widest first
   axes = std::get<0>(at::linalg_qr(axes));
@@ -128,13 +128,12 @@ bool see_in_few(const Tensor& x, int64_t n, View& view) {
     if (held.narrow(0, 0, few).sum().item<double>() > MOST) {
       const Tensor seen = centred.mm(axes.narrow(1, 0, few));
       view = {seen, seen.mT().contiguous(), seen.square().sum(-1), centred.norm(2, -1)};
-      return true;
+      return;
     }
-  return false;
 }
 
-std::vector<View> views_of(const Tensor& x, const Tensor& present) {
-  const Tensor turned = x.mT().contiguous(), squares = x.square().sum(-1), lengths = squares.sqrt();
+std::vector<View> views_of(const Tensor& x, const Tensor& lengths, const Tensor& present) {
+  const Tensor turned = x.mT().contiguous(), squares = x.square().sum(-1);
   const bool large = x.size(1) >= LARGE && x.size(2) > FEW[std::size(FEW) - 1];
   std::vector<View> views;
   for (int64_t cloud = 0; cloud < x.size(0); ++cloud) {
@@ -150,21 +149,21 @@ void search(const Tensor& x, const Tensor& present, int64_t k, bool include_self
   // Products round as the caller's autocast says, unless it is told not to.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const at::NoGradGuard no_grad;
-  const std::vector<View> views = views_of(x, present);
+  const Tensor lengths = x.norm(2, -1);
+  const std::vector<View> views = views_of(x, lengths, present);
   const int64_t most = std::clamp<int64_t>(BLOCK / std::max<int64_t>(points, 1), 16, 128);
   const int64_t blocks = (points + most - 1) / most;
   const double unit = std::numeric_limits<T>::epsilon();
   at::parallel_for(0, clouds * blocks, 1, [&](int64_t first, int64_t last) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const at::NoGradGuard no_grad;
     std::vector<T> scores(most * points), least, minima;
-    const std::vector<T> nothing(dim, T(0));
     std::vector<int64_t> chosen(points);
     std::vector<Candidate> candidates;
     for (int64_t task = first; task < last; ++task) {
       const int64_t cloud = task / blocks, start = task % blocks * most, rows = std::min(most, points - start);
       const int64_t n = present.const_data_ptr<int64_t>()[cloud];
       const T* all = x.const_data_ptr<T>() + cloud * points * dim;
+      const T* sizes = lengths.const_data_ptr<T>() + cloud * points;
       const View& view = views[cloud];
       const bool few = view.points.size(1) < dim;
       const T* columns = view.turned.const_data_ptr<T>();
@@ -179,7 +178,7 @@ void search(const Tensor& x, const Tensor& present, int64_t k, bool include_self
         const int64_t self = start + r;
         const T* query = all + self * dim;
         T* __restrict v = scores.data() + r * points;
-        const double size = std::sqrt(squared_distance(query, nothing.data(), dim)), own = length[self];
+        const double size = sizes[self], own = length[self];
         double error, offset;  // of v, which is the squared distance less `offset`
         // What is no number is nobody's neighbour; sorting needs an answer all the same.
         const auto number = [](T value) { return value == value ? value : std::numeric_limits<T>::infinity(); };
