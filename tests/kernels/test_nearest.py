@@ -60,6 +60,13 @@ def large_clouds():
         "duplicated": duplicated,
         "far-from-the-origin": flat + 100,
         "all-equal": torch.ones(1, 1600, 63),
+        "half-equal": torch.cat([flat[:, :800], torch.ones(2, 800, 63)], dim=1),
+        "narrow": torch.randn(2, 1600, 3),
+        "narrow-grid": grid,
+        "narrow-duplicated": duplicated[..., :3],
+        "narrow-far-from-the-origin": torch.randn(1, 1600, 3, dtype=torch.float64) + 1e6,
+        "on-a-line": torch.linspace(0, 1, 1600)[None, :, None] * torch.ones(3),
+        "huge": 1e18 * torch.randn(1, 1600, 3),
         "one-is-infinite": torch.cat([flat, torch.full((2, 1, 63), torch.inf)], dim=1),
     }
 
@@ -73,8 +80,15 @@ def test_neighbours_in_large_clouds_are_the_same(cloud, include_self):
     assert torch.equal(found[finite], expected[finite])
 
 
-def test_neighbours_in_large_padded_clouds_are_the_same():
-    x = torch.randn(3, 1600, 3) @ torch.randn(3, 63) + 0.1 * torch.randn(3, 1600, 63)
+@pytest.mark.parametrize("k", [1, 300, 1600])
+def test_any_number_of_neighbours_can_be_asked_of_a_large_cloud(k):
+    found, expected = by_both_bodies(large_clouds()["thick"], k)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dim", [3, 63])
+def test_neighbours_in_large_padded_clouds_are_the_same(dim):
+    x = torch.randn(3, 1600, 3) @ torch.randn(3, dim) + 0.1 * torch.randn(3, 1600, dim)
     mask = torch.arange(1600) < torch.tensor([1600, 700, 9])[:, None]
     x[~mask] = torch.nan
     found, expected = by_both_bodies(x, 8, mask=mask)
@@ -101,10 +115,10 @@ def test_what_is_no_number_crashes_nothing(bad, dim):
 
 
 def test_neighbours_of_many_points_need_no_matrix():
-    x = torch.randn(1, 3000, 30)
+    x = torch.randn(1, 3000, 30, dtype=torch.float64)  # in which random points do not tie
     with kernels.using("native"):
         found = vn.knn(x, 10)
     rows = torch.randint(3000, (20,))
-    expected = torch.cdist(x[0, rows].double(), x[0].double()).topk(10, largest=False).indices
+    expected = torch.cdist(x[0, rows], x[0]).topk(10, largest=False).indices
     assert torch.equal(found[0, rows], expected)
     assert neighbours.BLOCK_ELEMENTS < 3000 * 3000 * 10

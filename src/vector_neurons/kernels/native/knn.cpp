@@ -1,24 +1,30 @@
-// Nearest neighbours without the matrix of all distances: a block of rows at a time is multiplied out in the precision
-// of the input, whose error is bounded; the few candidates that could be among the nearest are then measured in
-// float64. Features of networks lie close to a subspace of few dimensions, where distances can only be smaller: in
-// large clouds candidates are found there. What is a tie, and who wins it, is as in geometry/neighbours.py: points come
-// in their canonical order.
+// Nearest neighbours without the matrix of all distances: the few candidates that could be among the nearest are found
+// in the precision of the input, whose error is bounded, and then measured in float64. Candidates come from blocks of
+// the matrix, or, in larger clouds, from a subspace of few dimensions: features of networks lie close to one, distances
+// can only be smaller there, and most points can be passed over by the boxes they are in. What is a tie, and who wins
+// it, is as in geometry/neighbours.py: points come in their canonical order.
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -27,11 +33,12 @@ using at::Tensor;
 
 constexpr int64_t BLOCK = 1 << 18;      // elements of a block of scores: stays in the second-level cache
 constexpr int64_t NARROW = 8;           // spaces up to this dimension are measured by differences, without a product
-constexpr int64_t FEW[] = {8, 16, 32};  // dimensions of subspaces in which candidates may be found,
-constexpr int64_t LARGE = 1536;         // if a cloud has so many points,
-constexpr double MOST = 0.95;           // and the subspace so much of its variance
-constexpr double SLACK = 1.2;           // of squared distances there, for what lies across it
 constexpr int64_t SPAN = 16;            // values that are passed over together
+constexpr int64_t FEW[] = {8, 16, 32};  // dimensions of subspaces in which candidates may be found,
+constexpr int64_t LARGE = 512;          // if a cloud has so many points,
+constexpr double MOST = 0.95;           // and the subspace so much of its variance
+constexpr int64_t LEAF = 32;            // points of a box
+constexpr int64_t AROUND = 8;           // boxes whose points bound how far the neighbours of a point are
 
 struct Candidate {
   double distance;
@@ -71,21 +78,23 @@ T upper_bound(const T* v, int64_t n, const std::vector<T>& least, int64_t k, std
 
 // Indices of all values up to a limit. Few are: most spans are passed over.
 template <typename T>
-int64_t within(const T* v, int64_t n, const std::vector<T>& least, T limit, int64_t* out) {
-  int64_t count = 0;
+void within(const T* v, int64_t n, const std::vector<T>& least, T limit, std::vector<int64_t>& out) {
+  out.clear();
   for (size_t span = 0; span < least.size(); ++span)
     if (least[span] <= limit)
       for (int64_t j = span * SPAN, end = std::min<int64_t>(n, j + SPAN); j < end; ++j)
-        if (v[j] <= limit) out[count++] = j;
-  return count;
+        if (v[j] <= limit) out.push_back(j);
 }
 
-// A function of its own: within others compilers leave it scalar.
-template <typename T>
-double squared_distance(const T* __restrict a, const T* __restrict b, int64_t dim) {
-  double sum = 0;
+// Functions of their own: within others compilers leave such loops scalar.
+#define APART __attribute__((noinline))
+
+// In the precision of A.
+template <typename A, typename T>
+APART A squared_distance(const T* __restrict a, const T* __restrict b, int64_t dim) {
+  A sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t d = 0; d < dim; ++d) sum += (double(a[d]) - double(b[d])) * (double(a[d]) - double(b[d]));
+  for (int64_t d = 0; d < dim; ++d) sum += (A(a[d]) - A(b[d])) * (A(a[d]) - A(b[d]));
   return sum;
 }
 
@@ -108,84 +117,71 @@ void settle(std::vector<Candidate>& candidates, int64_t k, double size, double u
   for (int64_t j = 0; j < k; ++j) out[j] = candidates[j].index;
 }
 
-// A cloud (points, dim) as candidates are looked for in it: its coordinates, the same turned, squares of their lengths,
-// and the lengths of the vectors that they were made from, which bound their errors.
-struct View {
-  Tensor points, turned, squares, lengths;
+template <typename T>
+T number(T value) {  // what is no number is nobody's neighbour; sorting needs an answer all the same
+  return value == value ? value : std::numeric_limits<T>::infinity();
+}
+
+// The points (rows, dim) of a cloud, of which the first n exist, and what is asked of them. Points may stand in another
+// order than the canonical one, in which they then have these names.
+template <typename T>
+struct Cloud {
+  const T* rows;
+  const int64_t* names;  // or null
+  int64_t n, dim, k;
+  bool include_self;
+  double ulps;
+
+  int64_t name(int64_t point) const { return names ? names[point] : point; }
+
+  // The k nearest of some points; of all, if those are too few.
+  void choose(int64_t self, double size, std::vector<int64_t>& points, std::vector<Candidate>& candidates,
+              int64_t* out) const {
+    if (int64_t(points.size()) < k) {
+      points.resize(n);
+      std::iota(points.begin(), points.end(), 0);
+    }
+    candidates.clear();
+    for (const int64_t point : points) {
+      const double squared = squared_distance<double>(rows + self * dim, rows + point * dim, dim);
+      const double to_self = include_self ? -1.0 : INFINITY;
+      candidates.push_back({point == self ? to_self : number(std::sqrt(squared)), name(point)});
+    }
+    std::sort(candidates.begin(), candidates.end());
+    settle(candidates, k, size, ulps, out);
+  }
 };
 
-// Moves a view to the subspace of few dimensions in which the first n points of its cloud are widest, about their mean,
-// unless that would leave out much of them.
-void see_in_few(const Tensor& x, int64_t n, View& view) {
-  const Tensor centred = x - x.narrow(0, 0, n).mean(0, true), real = centred.narrow(0, 0, n);
-  const Tensor spread = real.mT().mm(real);
-  if (!std::isfinite(spread.sum().item<double>())) return;
-  Tensor axes = spread.narrow(1, 0, FEW[std::size(FEW) - 1]);
-  for (int step = 0; step < 3; ++step) axes = spread.mm(std::get<0>(at::linalg_qr(axes)));  // widest first
-  axes = std::get<0>(at::linalg_qr(axes));
-  const Tensor held = (axes * spread.mm(axes)).sum(0) / spread.trace();
-  for (const int64_t few : FEW)
-    if (held.narrow(0, 0, few).sum().item<double>() > MOST) {
-      const Tensor seen = centred.mm(axes.narrow(1, 0, few));
-      view = {seen, seen.mT().contiguous(), seen.square().sum(-1), centred.norm(2, -1)};
-      return;
-    }
-}
-
-std::vector<View> views_of(const Tensor& x, const Tensor& lengths, const Tensor& present) {
-  const Tensor turned = x.mT().contiguous(), squares = x.square().sum(-1);
-  const bool large = x.size(1) >= LARGE && x.size(2) > FEW[std::size(FEW) - 1];
-  std::vector<View> views;
-  for (int64_t cloud = 0; cloud < x.size(0); ++cloud) {
-    views.push_back({x[cloud], turned[cloud], squares[cloud], lengths[cloud]});
-    if (large) see_in_few(x[cloud], present.const_data_ptr<int64_t>()[cloud], views.back());
-  }
-  return views;
-}
+// ---------------------------------------------------------------------------------------- candidates by blocks of rows
 
 template <typename T>
-void search(const Tensor& x, const Tensor& present, int64_t k, bool include_self, double ulps, Tensor& out) {
-  const int64_t clouds = x.size(0), points = x.size(1), dim = x.size(2);
-  // Products round as the caller's autocast says, unless it is told not to.
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const at::NoGradGuard no_grad;
-  const Tensor lengths = x.norm(2, -1);
-  const std::vector<View> views = views_of(x, lengths, present);
+void search_blocks(const Cloud<T>& cloud, const Tensor& x, int64_t* out) {
+  const int64_t points = x.size(0), dim = x.size(1), n = cloud.n, k = cloud.k;
+  const Tensor turned = x.mT().contiguous(), squares = x.square().sum(-1), lengths = x.norm(2, -1);
+  const T* columns = turned.const_data_ptr<T>();
+  const T* __restrict square = squares.const_data_ptr<T>();
+  const T* length = lengths.const_data_ptr<T>();
+  const double widest = *std::max_element(length, length + n), unit = std::numeric_limits<T>::epsilon();
   const int64_t most = std::clamp<int64_t>(BLOCK / std::max<int64_t>(points, 1), 16, 128);
-  const int64_t blocks = (points + most - 1) / most;
-  const double unit = std::numeric_limits<T>::epsilon();
-  at::parallel_for(0, clouds * blocks, 1, [&](int64_t first, int64_t last) {
+  at::parallel_for(0, (points + most - 1) / most, 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_grad;
     std::vector<T> scores(most * points), least, minima;
-    std::vector<int64_t> chosen(points);
+    std::vector<int64_t> chosen;
     std::vector<Candidate> candidates;
-    for (int64_t task = first; task < last; ++task) {
-      const int64_t cloud = task / blocks, start = task % blocks * most, rows = std::min(most, points - start);
-      const int64_t n = present.const_data_ptr<int64_t>()[cloud];
-      const T* all = x.const_data_ptr<T>() + cloud * points * dim;
-      const T* sizes = lengths.const_data_ptr<T>() + cloud * points;
-      const View& view = views[cloud];
-      const bool few = view.points.size(1) < dim;
-      const T* columns = view.turned.const_data_ptr<T>();
-      const T* __restrict square = view.squares.const_data_ptr<T>();
-      const T* length = view.lengths.const_data_ptr<T>();
-      const double widest = *std::max_element(length, length + n);
+    for (int64_t start = first * most; start < std::min(points, last * most); start += most) {
+      const int64_t rows = std::min(most, points - start);
       if (dim > NARROW) {
         Tensor product = at::from_blob(scores.data(), {rows, points}, x.options());
-        at::mm_out(product, view.points.narrow(0, start, rows), view.turned);
+        at::mm_out(product, x.narrow(0, start, rows), turned);
       }
-      for (int64_t r = 0; r < rows; ++r) {
-        const int64_t self = start + r;
-        const T* query = all + self * dim;
-        T* __restrict v = scores.data() + r * points;
-        const double size = sizes[self], own = length[self];
-        double error, offset;  // of v, which is the squared distance less `offset`
-        // What is no number is nobody's neighbour; sorting needs an answer all the same.
-        const auto number = [](T value) { return value == value ? value : std::numeric_limits<T>::infinity(); };
+      for (int64_t self = start; self < start + rows; ++self) {
+        const T* query = cloud.rows + self * dim;
+        T* __restrict v = scores.data() + (self - start) * points;
+        const double size = length[self];
+        double error = 0, offset = 0;  // of v, which is the squared distance less `offset`
         if (dim > NARROW) {
           for (int64_t j = 0; j < n; ++j) v[j] = number(square[j] - 2 * v[j]);
-          // A view of few dimensions has errors of its own, of centring and turning.
-          offset = square[self], error = (few ? 16 : 2) * (dim + 8) * unit * (widest * (widest + own) + own * own);
+          offset = square[self], error = 2 * (dim + 8) * unit * (widest * (widest + size) + size * size);
         } else {
           std::fill(v, v + n, T(0));
           for (int64_t d = 0; d < dim; ++d) {
@@ -193,53 +189,236 @@ void search(const Tensor& x, const Tensor& present, int64_t k, bool include_self
             for (int64_t j = 0; j < n; ++j) v[j] += (query[d] - column[j]) * (query[d] - column[j]);
           }
           for (int64_t j = 0; j < n; ++j) v[j] = number(v[j]);
-          offset = 0, error = 0;
         }
-        if (self < n) v[self] = include_self ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::infinity();
-        // Makes candidates of all points up to a value of v, nearest first by their true distances.
-        const auto look = [&](T limit) {
-          int64_t count = within(v, n, least, limit, chosen.data());
-          if (count < k)
-            for (count = 0; count < n; ++count) chosen[count] = count;
-          candidates.resize(count);
-          for (int64_t i = 0; i < count; ++i) {
-            const double sum = squared_distance(query, all + chosen[i] * dim, dim);
-            const double to_self = include_self ? -1.0 : INFINITY;
-            candidates[i] = {chosen[i] == self ? to_self : sum == sum ? std::sqrt(sum) : INFINITY, chosen[i]};
-          }
-          std::sort(candidates.begin(), candidates.end());
-        };
-        // The value of v up to which there may be neighbours if k points are no farther than `bound`, a value of v.
-        const auto limit_of = [&](double bound) {
-          if (dim <= NARROW) error = (2 * dim + 8) * unit * std::max(bound, 0.0);
-          const double farthest = std::sqrt(std::max(bound + offset + error, 0.0));
-          const double tolerance = ulps * (size + farthest);
-          return T((bound + 2 * error + 2 * tolerance * (farthest + tolerance)) * (bound > 0 ? 1 + 4 * unit : 1));
-        };
+        const T infinity = std::numeric_limits<T>::infinity();
+        if (self < n) v[self] = cloud.include_self ? -infinity : infinity;
         least_of_spans(v, n, least);
         const double bound = upper_bound(v, n, least, k, minima);
-        if (few) {
-          // Any k points bound the distance of the nearest k: here those that are nearest in the subspace.
-          const T reach = std::max(T(bound), T(SLACK * (bound + offset) - offset));
-          look(reach);
-          const double farthest = std::max(candidates[k - 1].distance, 0.0);
-          const T limit = limit_of(farthest * farthest - offset);
-          if (limit > reach) look(limit);
-        } else {
-          look(limit_of(bound));
-        }
-        settle(candidates, k, size, ulps, out.data_ptr<int64_t>() + (cloud * points + self) * k);
+        if (dim <= NARROW) error = (2 * dim + 8) * unit * std::max(bound, 0.0);
+        const double farthest = std::sqrt(std::max(bound + offset + error, 0.0));
+        const double tolerance = cloud.ulps * (size + farthest);
+        const double limit = bound + 2 * error + 2 * tolerance * (farthest + tolerance);
+        within(v, n, least, T(limit * (bound > 0 ? 1 + 4 * unit : 1)), chosen);
+        cloud.choose(self, size, chosen, candidates, out + self * k);
       }
     }
   });
 }
 
+// ------------------------------------------------------------------------------------------ candidates from a subspace
+
+// The points (points, few) of a cloud in the subspace in which the first n of them are widest, about their mean; and
+// the lengths of what was projected, which bound the errors. A narrow cloud is its own subspace. Nothing, if a subspace
+// would leave out much of the points, or they are few.
+std::optional<std::pair<Tensor, Tensor>> project(const Tensor& x, int64_t n) {
+  const bool narrow = x.size(1) <= NARROW;
+  if (n < LARGE || !(narrow || x.size(1) > FEW[std::size(FEW) - 1])) return {};
+  const Tensor centred = x - x.narrow(0, 0, n).mean(0, true), real = centred.narrow(0, 0, n);
+  const Tensor spread = real.mT().mm(real);
+  if (!std::isfinite(spread.sum().item<double>())) return {};
+  if (narrow) return std::pair{x, at::zeros({x.size(0)}, x.options())};
+  Tensor axes = spread.narrow(1, 0, FEW[std::size(FEW) - 1]);
+  for (int step = 0; step < 3; ++step) axes = spread.mm(std::get<0>(at::linalg_qr(axes)));  // widest first
+  axes = std::get<0>(at::linalg_qr(axes));
+  const Tensor held = (axes * spread.mm(axes)).sum(0) / spread.trace();
+  for (const int64_t few : FEW)
+    if (held.narrow(0, 0, few).sum().item<double>() > MOST)
+      return std::pair{centred.mm(axes.narrow(1, 0, few)), centred.norm(2, -1)};
+  return {};
+}
+
+// Points in boxes, the leaves of a k-d tree.
+template <typename T>
+struct Leaves {
+  int64_t few, count = 0;
+  std::vector<int64_t> order, start;  // points, leaf by leaf, and where each leaf begins; after the last those that
+                                      // are not real, whose neighbours nobody asks for
+  std::vector<T> coordinates;         // (count, few, LEAF), infinite where a leaf has no point
+  std::vector<T> low, high, middle;   // (few, count)
+
+  Leaves(const T* x, int64_t points, int64_t n, int64_t dimensions) : few(dimensions), order(points), start{0} {
+    std::iota(order.begin(), order.end(), 0);
+    split(x, 0, n);
+    count = start.size() - 1;
+    coordinates.assign(count * few * LEAF, std::numeric_limits<T>::infinity());
+    low.resize(few * count), high.resize(few * count), middle.resize(few * count);
+    for (int64_t leaf = 0; leaf < count; ++leaf)
+      for (int64_t d = 0; d < few; ++d) {
+        T* to = coordinates.data() + (leaf * few + d) * LEAF;
+        const int64_t size = start[leaf + 1] - start[leaf];
+        for (int64_t i = 0; i < size; ++i) to[i] = x[order[start[leaf] + i] * few + d];
+        const auto [least, most] = std::minmax_element(to, to + size);
+        low[d * count + leaf] = *least, high[d * count + leaf] = *most;
+        middle[d * count + leaf] = (*least + *most) / 2;
+      }
+  }
+
+  // Halves points across the axis along which they are widest, until a leaf holds them.
+  void split(const T* x, int64_t begin, int64_t end) {
+    if (end - begin <= LEAF) {
+      start.push_back(end);
+      return;
+    }
+    std::vector<T> least(few, std::numeric_limits<T>::infinity()), most(few, -std::numeric_limits<T>::infinity());
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t d = 0; d < few; ++d) {
+        const T value = x[order[i] * few + d];
+        least[d] = std::min(least[d], value), most[d] = std::max(most[d], value);
+      }
+    int64_t axis = 0;
+    for (int64_t d = 1; d < few; ++d)
+      if (most[d] - least[d] > most[axis] - least[axis]) axis = d;
+    const int64_t half = begin + ((end - begin) / 2 + LEAF - 1) / LEAF * LEAF;  // full leaves, but for the last
+    std::nth_element(order.begin() + begin, order.begin() + half, order.begin() + end,
+                     [&](int64_t a, int64_t b) { return x[a * few + axis] < x[b * few + axis]; });
+    split(x, begin, half);
+    split(x, half, end);
+  }
+};
+
+// Squared distances of a query from the points of a leaf.
+template <typename T>
+APART void to_points(const T* __restrict query, const T* __restrict coordinates, int64_t few, T* __restrict v) {
+  for (int64_t i = 0; i < LEAF; ++i) v[i] = 0;
+  for (int64_t d = 0; d < few; ++d)
+    for (int64_t i = 0; i < LEAF; ++i) {
+      const T gap = query[d] - coordinates[d * LEAF + i];
+      v[i] += gap * gap;
+    }
+}
+
+template <typename T>
+APART int64_t count_within(const T* v, int64_t n, T limit) {
+  int64_t count = 0;
+#pragma omp simd reduction(+ : count)
+  for (int64_t i = 0; i < n; ++i) count += v[i] <= limit;
+  return count;
+}
+
+// A value that k of n values, and few more unless they tie, do not exceed. From a guess, by bisection.
+template <typename T>
+T bound_few(const T* v, int64_t n, int64_t k, T guess) {
+  T low = 0, high = 0;
+  for (int64_t i = 0; i < n; ++i) high = v[i] > high && v[i] < std::numeric_limits<T>::infinity() ? v[i] : high;
+  for (int step = 0; step < 24; ++step) {
+    if (!(low < guess && guess < high)) guess = low + (high - low) / 2;
+    const int64_t count = count_within(v, n, guess);
+    (count < k ? low : high) = guess;
+    if (count >= k && count <= k + k / 8) break;
+  }
+  return high;
+}
+
+// Squared distances of a query from boxes (few, count) between two corners.
+template <typename T>
+APART void to_boxes(const T* __restrict query, const T* __restrict low, const T* __restrict high, int64_t few,
+                    int64_t count, T* __restrict v) {
+  for (int64_t c = 0; c < count; ++c) v[c] = 0;
+  for (int64_t d = 0; d < few; ++d)
+    for (int64_t c = 0; c < count; ++c) {
+      const T below = low[d * count + c] - query[d], above = query[d] - high[d * count + c];
+      const T gap = below > above ? below : above;
+      v[c] += gap > 0 ? gap * gap : T(0);
+    }
+}
+
+// Notes which of n points, counted from `first`, are within a limit; without a branch, which no machine could guess.
+template <typename T>
+int64_t* note_within(const T* v, int64_t n, T limit, int64_t first, int64_t* out) {
+  for (int64_t i = 0; i < n; ++i) *out = first + i, out += v[i] <= limit;
+  return out;
+}
+
+template <typename T>
+void search_leaves(const Cloud<T>& original, const Tensor& x, const Tensor& seen, const Tensor& lengths, int64_t* out) {
+  const int64_t points = x.size(0), n = original.n, k = original.k, few = seen.size(1);
+  const Leaves<T> leaves(seen.const_data_ptr<T>(), points, n, few);
+  const Tensor order = at::from_blob(const_cast<int64_t*>(leaves.order.data()), {points}, at::kLong);
+  // Neighbours become neighbours in memory, in whole SIMD vectors.
+  const Tensor sorted = at::constant_pad_nd(x.index_select(0, order), {0, -x.size(1) & 7}), sizes = sorted.norm(2, -1);
+  Cloud<T> cloud = original;
+  cloud.rows = sorted.const_data_ptr<T>(), cloud.names = leaves.order.data(), cloud.dim = sorted.size(1);
+  const T* length = lengths.const_data_ptr<T>();
+  const T infinity = std::numeric_limits<T>::infinity();
+  const double widest = *std::max_element(length, length + n), unit = std::numeric_limits<T>::epsilon();
+  const int64_t dim = cloud.dim, groups = leaves.count + (points - n + LEAF - 1) / LEAF;
+  at::parallel_for(0, groups, 1, [&](int64_t first, int64_t last) {
+    std::vector<T> v, boxes(leaves.count), middle(few);
+    std::vector<int64_t> near(leaves.count), noted(n + LEAF), chosen;
+    std::vector<Candidate> candidates;
+    T guess = 1;
+    for (int64_t group = first; group < last; ++group) {
+      const bool real = group < leaves.count;
+      const int64_t begin = real ? leaves.start[group] : n + (group - leaves.count) * LEAF;
+      const int64_t end = real ? leaves.start[group + 1] : std::min(points, begin + LEAF);
+      // The leaves around this one, as many as bound the distance of the k nearest well.
+      for (int64_t d = 0; d < few; ++d) middle[d] = leaves.middle[d * leaves.count + (real ? group : 0)];
+      to_boxes(middle.data(), leaves.middle.data(), leaves.middle.data(), few, leaves.count, boxes.data());
+      const int64_t around = std::min<int64_t>(leaves.count, AROUND + 2 * (k + 1) / LEAF);
+      std::iota(near.begin(), near.end(), 0);
+      std::partial_sort(near.begin(), near.begin() + around, near.end(),
+                        [&](int64_t a, int64_t b) { return boxes[a] < boxes[b]; });
+      v.resize(around * LEAF);
+      for (int64_t self = begin; self < end; ++self) {
+        const int64_t name = leaves.order[self];
+        const T* query = seen.const_data_ptr<T>() + name * few;
+        const T* row = cloud.rows + self * dim;
+        const double size = sizes.const_data_ptr<T>()[self], own = length[name];
+        chosen.clear();
+        if (std::isfinite(size)) {
+          for (int64_t i = 0; i < around; ++i) {
+            to_points(query, leaves.coordinates.data() + near[i] * few * LEAF, few, v.data() + i * LEAF);
+            if (near[i] == group && !cloud.include_self) v[i * LEAF + self - begin] = infinity;
+          }
+          // Any k points bound the distance of the nearest k: here those that are nearest in the subspace, or nearly.
+          guess = bound_few(v.data(), around * LEAF, k, guess);
+          T most = 0;
+          for (int64_t i = 0; i < around; ++i) {
+            const int64_t* stop = note_within(v.data() + i * LEAF, LEAF, guess, leaves.start[near[i]], noted.data());
+            for (const int64_t* point = noted.data(); point < stop; ++point)
+              most = std::max(most, squared_distance<T>(row, cloud.rows + *point * dim, dim));
+          }
+          const double farthest = std::sqrt(most) * (1 + (dim + 8) * unit);
+          const double reach = (farthest + cloud.ulps * (size + farthest)) * (1 + 4 * (dim + 8) * unit);
+          const double error = std::sqrt(few) * (dim + 8) * unit * (own + widest);  // of distances in the subspace
+          const T limit = T(std::min<double>((reach + error) * (reach + error), std::numeric_limits<T>::max()));
+          to_boxes(query, leaves.low.data(), leaves.high.data(), few, leaves.count, boxes.data());
+          int64_t* stop = noted.data();
+          for (int64_t leaf = 0; leaf < leaves.count; ++leaf)
+            if (boxes[leaf] <= limit) {
+              to_points(query, leaves.coordinates.data() + leaf * few * LEAF, few, v.data());
+              stop = note_within(v.data(), LEAF, limit, leaves.start[leaf], stop);
+            }
+          for (const int64_t* point = noted.data(); point < stop; ++point)
+            if (squared_distance<T>(row, cloud.rows + *point * dim, dim) <= reach * reach) chosen.push_back(*point);
+        }
+        cloud.choose(self, size, chosen, candidates, out + name * k);
+      }
+    }
+  });
+}
+
+template <typename T>
+void search(const Tensor& x, int64_t n, int64_t k, bool include_self, double ulps, int64_t* out) {
+  const Cloud<T> cloud{x.const_data_ptr<T>(), nullptr, n, x.size(1), k, include_self, ulps};
+  if (const auto seen = project(x, n))
+    search_leaves(cloud, x, seen->first, seen->second, out);
+  else
+    search_blocks(cloud, x, out);
+}
+
 // The k nearest of the first present[b] points of each cloud (clouds, points, dim), for every point.
 Tensor nearest(const Tensor& x, const Tensor& present, int64_t k, bool include_self, double ulps) {
   TORCH_CHECK(x.dim() == 3 && x.is_contiguous() && present.is_contiguous(), "nearest needs (clouds, points, dim)");
+  // Products round as the caller's autocast says, unless it is told not to.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const at::NoGradGuard no_grad;
   Tensor out = at::empty({x.size(0), x.size(1), k}, x.options().dtype(at::kLong));
-  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "nearest",
-                             [&] { search<scalar_t>(x, present, k, include_self, ulps, out); });
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "nearest", [&] {
+    for (int64_t cloud = 0; cloud < x.size(0); ++cloud)
+      search<scalar_t>(x[cloud], present.const_data_ptr<int64_t>()[cloud], k, include_self, ulps,
+                       out[cloud].data_ptr<int64_t>());
+  });
   return out;
 }
 
