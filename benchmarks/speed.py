@@ -8,6 +8,7 @@ Peak memory is measured in fresh processes, above what they held before the step
 """
 
 import argparse
+import gc
 import json
 import platform
 import statistics
@@ -83,10 +84,13 @@ def steps(case: Case, body: str) -> dict[str, Callable[[], object]]:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Time of one run."""
+    """Time of one run; as in `timeit`, Python's collector of garbage, which goes through everything, waits."""
+    gc.disable()
     start = time.perf_counter()
     run()
-    return time.perf_counter() - start
+    took = time.perf_counter() - start
+    gc.enable()
+    return took
 
 
 def interleaved(runs: dict[str, Callable[[], object]], times: int) -> dict[str, list[float]]:

@@ -19,6 +19,9 @@ CASES = {
     "block-shared": (lambda: vn.Block(6, 21, shared_direction=True), (2, N, 3, 6)),
     "block-none": (lambda: vn.Block(6, 21, norm="none", slope=0.0), (2, N, 3, 6)),
     "block-eps": (lambda: vn.Block(6, 21, eps=1e-6), (2, N, 3, 6)),
+    "block-many-in": (lambda: vn.Block(30, 21), (2, N, 3, 30)),
+    "block-many-in-shared": (lambda: vn.Block(30, 21, shared_direction=True), (2, N, 3, 30)),
+    "block-many-rows": (lambda: vn.Block(25, 9), (2, 700, 3, 25)),
     "block-rank-3": (lambda: vn.Block(6, 21), (9, 3, 6)),
     "block-of-edges": (lambda: vn.Block(6, 21), (2, N, K, 3, 6)),
     "batch-norm": (lambda: vn.BatchNorm(6), (2, N, 3, 6)),
@@ -32,6 +35,7 @@ CASES = {
     "edge-conv-one-cloud": (lambda: vn.EdgeConv(6, 21, k=K), (1, N, 3, 6)),
     "edge-conv-k-1": (lambda: vn.EdgeConv(6, 21, k=1), (2, N, 3, 6)),
     "invariant": (lambda: vn.Invariant(6), (2, N, 3, 6)),
+    "invariant-many-in": (lambda: vn.Invariant(26), (2, 300, 3, 26)),
     "invariant-no-mean": (lambda: vn.Invariant(24, mean=False), (2, N, 3, 24)),
 }
 both_modes = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
@@ -126,25 +130,24 @@ def test_degenerate_clouds(name, cloud, training):
 
 
 @pytest.mark.parametrize("clouds", [1, 3])
-@pytest.mark.parametrize("graph", [True, False])
-def test_the_number_of_threads_changes_no_bit(clouds, graph):
-    """Of the kernels; the matrix products before them are torch's."""
+@pytest.mark.parametrize("on", ["edges", "points", "images"])
+def test_the_number_of_threads_changes_no_bit(clouds, on):
     torch.manual_seed(0)
-    q, k = (Rows(*torch.randn(2, clouds, 300, 3, 24)) for _ in range(2))
-    if graph:
-        q, k = (rows._replace(graph=torch.randint(300, (clouds, 300, 7))) for rows in (q, k))
-    else:
-        q, k = (Rows(rows.a, rows.b[:, :1].contiguous()) for rows in (q, k))
-    norm = torch.rand(4, 24)
+    a, b = torch.randn(2, clouds, 300, 3, 48)
+    graph, weight = torch.randint(300, (clouds, 300, 7)), torch.randn(48, 48)
+    norm = torch.rand(5, 24)
 
     def everything(threads):
         torch.set_num_threads(threads)
-        leaves = [t.clone().requires_grad_() for t in (q.a, q.b, k.a, k.b, norm)]
-        mine = [Rows(*leaves[:2], q.graph), Rows(*leaves[2:4], q.graph)]
-        y = bend(*mine, leaves[4], 21, 7 if graph else 1, 0.2, None)
-        lengths, squares = moments(mine[0], 7 if graph else 1, None)
-        gradients = torch.autograd.grad(y.square().sum() + lengths.sum() + squares.square().sum(), leaves)
-        return [y, lengths, squares, vn.knn(q.a, 9), *gradients]
+        leaves = [t.clone().requires_grad_() for t in (a, b if on == "edges" else b[:, :1], norm, weight)]
+        rows = Rows(*leaves[:2])
+        rows = rows._replace(graph=graph) if on == "edges" else rows
+        rows = rows._replace(weight=leaves[3]) if on == "images" else rows
+        y = bend(rows, leaves[2], 24, 21, 7 if on == "edges" else 1, 0.2, None, batch=100)
+        sums = moments(rows, 24, None)
+        loss = y.square().sum() + (0 if on == "images" else sums.square().sum())
+        gradients = torch.autograd.grad(loss, leaves[: 4 if on == "images" else 3])
+        return [y, sums, vn.knn(a, 9), vn.knn(a[..., :1], 9), *gradients]
 
     threads = torch.get_num_threads()
     try:
@@ -252,18 +255,26 @@ def test_graphs_that_do_not_fit_are_refused(body, unchecked):
 
 
 def test_operators_refuse_what_they_would_read_beyond():
-    q, norm = torch.randn(2, 5, 3, 8), torch.rand(4, 8)
-    graph = torch.zeros(2, 5, 3, dtype=torch.int64)
-    with pytest.raises(RuntimeError, match="indices 0 to 4"):
-        bend(Rows(q, q, graph + 5), None, norm, 8, 3, 0.2, None)
-    with pytest.raises(RuntimeError, match="second rows"):
-        bend(Rows(q, q[:, :4].contiguous(), graph), None, norm, 8, 3, 0.2, None)
-    with pytest.raises(RuntimeError, match="the norm must be"):
-        bend(Rows(q), None, norm[:, :4].contiguous(), 8, 1, 0.2, None)
-    with pytest.raises(RuntimeError, match="one channel or 8"):
-        bend(Rows(q), Rows(q[..., :4].contiguous()), norm, 8, 1, 0.2, None)
-    with pytest.raises(RuntimeError, match="do not make groups"):
-        bend(Rows(q), None, norm, 8, 3, 0.2, None)
+    a, norm = torch.randn(2, 5, 3, 16), torch.rand(5, 8)
+    graph, weight = torch.zeros(2, 5, 3, dtype=torch.int64), torch.randn(16, 16)
+
+    def refused(why, rows, norm=norm, directions=8, channels=8, pool=1):
+        with pytest.raises(RuntimeError, match=why):
+            bend(rows, norm, directions, channels, pool, 0.2, None)
+
+    refused("indices 0 to 4", Rows(a, a, graph=graph + 5), pool=3)
+    refused("second rows", Rows(a, a[:, :4].contiguous(), graph=graph), pool=3)
+    refused("contiguous", Rows(a[..., :8]))
+    refused("the norm must be", Rows(a), norm[:4])
+    refused("one channel or 8", Rows(a), directions=4)
+    refused("one channel or 16", Rows(a), torch.rand(5, 16), directions=16)
+    refused("the width of edges", Rows(a, graph=graph), torch.rand(5, 4), directions=4, channels=4, pool=3)
+    refused("the width of edges", Rows(a), channels=9)
+    refused("do not make groups", Rows(a), pool=3)
+    refused("a weight maps", Rows(a, weight=weight[:8]))
+    refused("a weight maps", Rows(a, weight=weight, graph=graph), pool=3)
+    refused("images need their weight", Rows(a, weight=weight, images=a[:1]))
+    refused("images need their weight", Rows(a, images=a))
 
 
 def test_second_derivatives_are_refused_in_one_line():

@@ -34,7 +34,8 @@ class Case(NamedTuple):
     pool: bool = True
     k: int = 3
     channels: int = 21
-    mapped: bool = False  # rows are images of few channels, the second operand is their weight
+    mapped: bool = False  # rows are images, by a weight
+    batch: int = 0
 
 
 CASES = {
@@ -43,6 +44,7 @@ CASES = {
     "edges-shared": Case(direction="shared"),
     "edges-none": Case(direction="none"),
     "edges-eps": Case(eps=1e-2),
+    "edges-batch": Case(batch=CLOUDS * POINTS * 3),
     "edges-shared-eps-unpooled": Case(direction="shared", eps=1e-2, pool=False),
     "edges-without-second": Case(second=False),
     "edges-k-1": Case(k=1),
@@ -53,6 +55,8 @@ CASES = {
     "points-alone": Case(graph=False, pool=False, second=False),
     "points-wide": Case(graph=False, pool=False, channels=300),
     "points-mapped": Case(graph=False, pool=False, mapped=True),
+    "points-mapped-batch": Case(graph=False, pool=False, mapped=True, batch=CLOUDS * POINTS),
+    "points-mapped-alone": Case(graph=False, pool=False, mapped=True, second=False),
     "points-mapped-shared": Case(graph=False, pool=False, mapped=True, direction="shared"),
     "points-none": Case(graph=False, pool=False, second=False, direction="none"),
 }
@@ -70,42 +74,42 @@ LAYERS = {
 def given(case, dtype):
     """Operands with a zero row, a zero direction, and directions too short beside the others of their row."""
     make = torch.Generator().manual_seed(0)
+    width, along = case.channels + -case.channels % 8, {"each": case.channels, "shared": 1, "none": 0}[case.direction]
 
-    def rows(points, channels):
-        x = torch.randn(CLOUDS, points, 3, channels, dtype=dtype, generator=make)
-        x[0, 0] = 0
-        return F.pad(x, (0, 0 if channels == 1 and case.channels > 1 else -channels % 8))
+    def rows(*shape):
+        features, directions = (torch.randn(*shape, n, dtype=dtype, generator=make) for n in (case.channels, along))
+        if along > 1:
+            directions[..., 0] *= 1e-5
+        both = [F.pad(x, (0, -x.shape[-1] % 8)) for x in (features, directions)]
+        return torch.cat(both, dim=-1)
 
-    others = POINTS if case.graph else 1
-    along = {"each": case.channels, "shared": 1, "none": 0}[case.direction]
-    qa, qb = rows(POINTS, case.channels), rows(others, case.channels) if case.second else None
-    ka, kb = rows(POINTS, along) if along else None, rows(others, along) if along and case.second else None
-    if case.mapped:
-        qa, ka = torch.randn(2, CLOUDS, POINTS, 3, 2, dtype=dtype, generator=make)
-        qb, kb = qb[1, 0, :2].contiguous(), kb[1, 0, :2].contiguous()
-        qa[0, 0] = ka[0, 0] = 0
-    elif along > 1:
-        for k in (ka,) if kb is None else (ka, kb):
-            k[..., 0] *= 1e-5
+    a = rows(CLOUDS, POINTS, 3)
+    b = rows(CLOUDS, POINTS if case.graph else 1, 3) if case.second else None
+    weight = rows(2) if case.mapped else None
+    a = torch.randn(CLOUDS, POINTS, 3, 2, dtype=dtype, generator=make) if case.mapped else a
+    a[0, 0] = 0
+    if b is not None:
+        b[0, 0] = 0
     index = torch.randint(POINTS, (CLOUDS, POINTS, case.k), generator=make) if case.graph else None
     if index is not None:
         index[0, 0, 0] = 0  # the zero row
-    scale, shift, centre = torch.rand(3, case.channels, dtype=dtype, generator=make) + 0.5
-    norm = F.pad(torch.stack([scale, shift, centre, torch.full_like(scale, 0.7)]), (0, -case.channels % 8))
-    return qa, qb, ka, kb, index, norm
+    scale, shift, centre, inverse = torch.rand(4, case.channels, dtype=dtype, generator=make) + 0.5
+    norm = torch.stack([scale, shift, centre, torch.full_like(scale, 0.7), inverse])
+    return a, b, weight, index, F.pad(norm, (0, width - case.channels)), width if along > 1 else along
 
 
 def run(operators, case, dtype):
     """Everything the four operators say."""
-    qa, qb, ka, kb, index, norm = given(case, dtype)
-    pool = case.k if case.pool else 1
-    lengths = qa, qb, index, case.k if case.graph else pool, max(case.eps, 0.0)
-    bends = qa, qb, ka, kb, index, norm, case.channels, pool, 0.2, case.eps
+    a, b, weight, index, norm, directions = given(case, dtype)
+    width, pool = norm.shape[1], case.k if case.pool else 1
+    bends = a, b, weight, None, index, norm, directions, case.channels, pool, 0.2, case.eps, case.batch
     bent = operators.bend(*bends)
-    sums = operators.moments(*lengths)
+    sums = operators.moments(a, b, weight, index, width, max(case.eps, 0.0))
     found = {"bend": bent, "moments": sums}
-    found |= zip(("qa", "qb", "ka", "kb", "norm"), operators.bend_backward(gradient(bent), *bends), strict=True)
-    found |= zip(("moments a", "moments b"), operators.moments_backward(gradient(sums), *lengths), strict=True)
+    found |= zip(("a", "b", "weight", "norm"), operators.bend_backward(gradient(bent), *bends, True), strict=True)
+    if weight is None:
+        back = operators.moments_backward(gradient(sums), a, b, index, width, max(case.eps, 0.0))
+        found |= zip(("moments a", "moments b"), back, strict=True)
     return found
 
 
@@ -115,36 +119,46 @@ def gradient(y):
 
 def plain(case, dtype):
     """The same by autograd, in float64, rows and all."""
-    *tensors, index, norm = given(case, dtype)
-    tensors = [None if x is None else x.double().requires_grad_() for x in (*tensors, norm)]
-    qa, qb, ka, kb, norm = tensors
-
-    def rows(a, b):
-        if case.mapped:
-            return (a @ b).flatten(0, 1)
-        if index is None:
-            return (a if b is None else a + b).flatten(0, 1)
-        x = neighbours.gather(a, index)
-        return (x if b is None else x + b.unsqueeze(2)).flatten(0, 2)
-
-    q, (scale, shift, centre, floor) = rows(qa, qb), norm
+    a, b, weight, index, norm, directions = given(case, dtype)
+    tensors = [None if x is None else x.double().requires_grad_() for x in (a, b, weight, norm)]
+    a, b, weight, norm = tensors
+    images = a if weight is None else a @ weight
+    if index is None:
+        rows = (images if b is None else images + b).flatten(0, 1)
+    else:
+        rows = neighbours.gather(images, index)
+        rows = (rows if b is None else rows + b.unsqueeze(2)).flatten(0, 2)
+    width = norm.shape[1]
+    q, k = rows[..., :width], rows[..., width : width + directions]
     n = VF.norm(q) + max(case.eps, 0.0)
+    scale, shift, centre, floor, inverse = norm
+    if case.batch:
+        # A function of the lengths that has the centre's value, and their mean's gradient; likewise of the scale.
+        mean = n.sum(0) / case.batch
+        spread = (n - centre.detach()).square().sum(0) / case.batch
+        moving = 1 - 0.5 * inverse.detach() * (spread - spread.detach())
+        scale, centre = scale * moving, centre.detach() + mean - mean.detach()
     y = (q * ((scale * (n - centre) + shift) / n.maximum(floor.detach())).unsqueeze(1))[..., : case.channels]
-    if ka is not None:
-        k = rows(ka, kb)[..., : case.channels]
+    if directions:
+        k = k[..., : case.channels]
         squares = k.square().sum(1, keepdim=True)
         least = (1e-6 * squares.mean(-1, keepdim=True)).clamp_min(torch.finfo(dtype).tiny ** 0.5).detach()
         squares = squares.where(squares >= least, least) if case.eps < 0 else squares + case.eps
         y = y - 0.8 * (y * k).sum(1, keepdim=True).clamp_max(0) / squares * k
     bent = y.unflatten(0, (-1, case.k if case.pool else 1)).mean(1)
     sums = torch.stack([n.sum(0), n.square().sum(0)])
-    weight = gradient(bent.to(dtype)).double()
+    weights = gradient(bent.to(dtype)).double()
     known = [x for x in tensors if x is not None]
-    back = iter(torch.autograd.grad((bent * weight).sum(), known, retain_graph=True))
-    backs = [torch.zeros(0) if x is None else next(back) for x in tensors]
-    of_sums = iter(torch.autograd.grad((sums * gradient(sums)).sum(), [x for x in (qa, qb) if x is not None]))
-    found = {"bend": bent, "moments": sums} | dict(zip(("qa", "qb", "ka", "kb", "norm"), backs, strict=True))
-    return found | {"moments a": next(of_sums), "moments b": next(of_sums, torch.zeros(0))}
+    back = iter(torch.autograd.grad((bent * weights).sum(), known, retain_graph=True))
+    found = {"bend": bent, "moments": sums}
+    found |= {
+        name: torch.zeros(0) if x is None else next(back)
+        for name, x in zip(("a", "b", "weight", "norm"), tensors, strict=True)
+    }
+    if weight is None:
+        of_sums = iter(torch.autograd.grad((sums * gradient(sums)).sum(), [x for x in (a, b) if x is not None]))
+        found |= {"moments a": next(of_sums), "moments b": next(of_sums, torch.zeros(0))}
+    return found
 
 
 def run_layer(name):
@@ -158,6 +172,10 @@ def run_layer(name):
     return [y.detach(), x.grad, *(p.grad for p in layer.parameters() if p.grad is not None), *layer.buffers()]
 
 
+def _flat(x):
+    return x.flatten(0, -2)
+
+
 def interpret(path):
     """In a process of its own: run the operators, and layers on them."""
     from vector_neurons.kernels import triton
@@ -167,6 +185,8 @@ def interpret(path):
     found = {(name, dtype): run(triton, case, dtype) for name, case in CASES.items() for dtype in dtypes}
     triton.register("cpu")
     torch.library.impl("vector_neurons::nearest", "cpu", lambda x, _, k, own, __: neighbours._search(x, k, own, None))
+    torch.library.impl("vector_neurons::images", "cpu", torch.matmul)
+    torch.library.impl("vector_neurons::images_backward", "cpu", lambda g, x, w: (g @ w.mT, _flat(x).mT @ _flat(g)))
     kernels._State.loaded = True  # the operators now have bodies, though not those in C++
     launch, launched = triton._Launch.__call__, []
     triton._Launch.__call__ = lambda *args, **kwargs: launched.append(args[1]) or launch(*args, **kwargs)

@@ -78,11 +78,16 @@ def compare_with_the_authors(name, pooling, training, bound):
 
 @every_network
 def test_float32_agrees(name):
-    """With mean pooling: where maxima are nearly equal, rounding chooses, and no two float32 codes agree."""
+    """With mean pooling: where maxima are nearly equal, rounding chooses, and no two float32 codes agree.
+
+    Nor do they agree better than each with the truth: the transcribed VN-PointNet segmenter itself is 1.3e-5 off.
+    """
     state = {k: t.float() if t.is_floating_point() else t for k, t in state_of(name).items()}
+    wide = {k: t.double() if t.is_floating_point() else t for k, t in state.items()}
     model = reference.load(state, k=NETWORKS[name][1])
     x = points(dtype=torch.float32)
-    assert relative_error(ours(name, model, x, False), theirs(name, state, x, False)) <= 1e-5
+    expected, exact = theirs(name, state, x, False), theirs(name, wide, x.double(), False)
+    assert relative_error(ours(name, model, x, False), expected) <= max(1e-5, relative_error(expected, exact))
 
 
 @pytest.mark.parametrize("name", ["vn_pointnet_cls", "vn_pointnet_partseg"])

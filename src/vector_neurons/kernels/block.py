@@ -17,15 +17,19 @@ def padded(channels: int) -> int:
 
 
 class Rows(NamedTuple):
-    """Rows `a[graph[m]] + b[m // share]`, `a` being `(clouds, points, 3, width)`.
+    """Rows `(3, columns)` of features and their directions, side by side: `a[graph[m]] + b[m // share]`.
 
-    With a `graph` `(clouds, points, k)` they are the edges of a graph, `b` belongs to the point they start from;
-    without, `b` `(clouds, 1, 3, width)` is one for all points of a cloud. A `b` `(channels, width)` is a weight
-    instead, which maps the channels of `a` (few, to be worth it) to as many as the rows have.
+    `a` is `(clouds, points, 3, columns)`. With a `graph` `(clouds, points, k)` rows are its edges, `b` belongs to the
+    point they start from; without, `b` `(clouds, 1, 3, columns)` is one for all points of a cloud.
+
+    Without a graph, a `weight` `(channels, columns)` may map `a`: such images are made where they are needed and never
+    stored, unless they are given as `images`, which have no gradient of their own.
     """
 
     a: Tensor
     b: Tensor | None = None
+    weight: Tensor | None = None
+    images: Tensor | None = None
     graph: Tensor | None = None
 
     def number(self) -> int:
@@ -34,19 +38,38 @@ class Rows(NamedTuple):
         return self.a.shape[0] * per_cloud
 
 
-def moments(q: Rows, pool: int, eps: float | None) -> Tensor:
-    """Sums over all rows of each channel's length and of its square, `(2, width)`, in float64."""
-    sums: Tensor = torch.ops.vector_neurons.moments(*q, pool, eps or 0.0)
+def images(x: Tensor, weight: Tensor) -> Tensor:
+    """Images of points under a linear map, `x @ weight`."""
+    mapped: Tensor = torch.ops.vector_neurons.images(x, weight)
+    return mapped
+
+
+def moments(rows: Rows, width: int, eps: float | None) -> Tensor:
+    """Sums over all rows of each length and of its square, for the first columns, `(2, width)` in float64."""
+    a, weight = (rows.a, rows.weight) if rows.images is None else (rows.images, None)
+    weight = weight if weight is None else weight[:, :width].contiguous()
+    b = rows.b if weight is None or rows.b is None else rows.b[..., :width].contiguous()
+    sums: Tensor = torch.ops.vector_neurons.moments(a, b, weight, rows.graph, width, eps or 0.0)
     return sums
 
 
-def bend(q: Rows, k: Rows | None, norm: Tensor, channels: int, pool: int, slope: float, eps: float | None) -> Tensor:
-    """Normalise the lengths of q, bend it along k, and average rows in groups of `pool`: `(groups, 3, channels)`.
+def bend(
+    rows: Rows,
+    norm: Tensor,
+    directions: int,
+    channels: int,
+    pool: int,
+    slope: float,
+    eps: float | None,
+    *,
+    batch: int = 0,
+) -> Tensor:
+    """Normalise lengths, bend along the directions, average rows in groups of `pool`: `(groups, 3, channels)`.
 
-    `norm` `(4, width)` holds scale, shift, centre and floor: a vector of length n is multiplied by
-    `(scale (n - centre) + shift) / max(n, floor)`.
+    `norm` `(5, width)` holds scale, shift, centre, floor and inverse variance: a vector of length n is multiplied by
+    `(scale (n - centre) + shift) / max(n, floor)`. Where centre and variance are those of these very rows, `batch` is
+    their number, and the gradient knows it. There are `width` directions, one for all features, or none.
     """
-    ka, kb = (None, None) if k is None else (k.a, k.b)
     relative = -1.0 if eps is None else eps
-    bent: Tensor = torch.ops.vector_neurons.bend(q.a, q.b, ka, kb, q.graph, norm, channels, pool, slope, relative)
+    bent: Tensor = torch.ops.vector_neurons.bend(*rows, norm, directions, channels, pool, slope, relative, batch)
     return bent

@@ -10,12 +10,15 @@ _ops = torch.ops.vector_neurons
 
 SCHEMAS = {
     "nearest": "(Tensor x, Tensor present, int k, bool include_self, float ulps) -> Tensor",
-    "moments": "(Tensor a, Tensor? b, Tensor? index, int pool, float eps) -> Tensor",
-    "moments_backward": "(Tensor grad, Tensor a, Tensor? b, Tensor? index, int pool, float eps) -> (Tensor, Tensor)",
-    "bend": "(Tensor qa, Tensor? qb, Tensor? ka, Tensor? kb, Tensor? index, Tensor norm, int channels, int pool, "
-    "float slope, float eps) -> Tensor",
-    "bend_backward": "(Tensor grad, Tensor qa, Tensor? qb, Tensor? ka, Tensor? kb, Tensor? index, Tensor norm, "
-    "int channels, int pool, float slope, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "images": "(Tensor x, Tensor weight) -> Tensor",
+    "images_backward": "(Tensor grad, Tensor x, Tensor weight) -> (Tensor, Tensor)",
+    "moments": "(Tensor a, Tensor? b, Tensor? weight, Tensor? index, int width, float eps) -> Tensor",
+    "moments_backward": "(Tensor grad, Tensor a, Tensor? b, Tensor? index, int width, float eps) -> (Tensor, Tensor)",
+    "bend": "(Tensor a, Tensor? b, Tensor? weight, Tensor? images, Tensor? index, Tensor norm, int directions, "
+    "int channels, int pool, float slope, float eps, SymInt batch) -> Tensor",
+    "bend_backward": "(Tensor grad, Tensor a, Tensor? b, Tensor? weight, Tensor? images, Tensor? index, Tensor norm, "
+    "int directions, int channels, int pool, float slope, float eps, SymInt batch, bool of_a) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
     "read_pool": "(Tensor x, Tensor mean, Tensor frame) -> (Tensor, Tensor, Tensor)",
     "read_pool_backward": "(Tensor grad_largest, Tensor grad_average, Tensor where, Tensor x, Tensor mean, "
     "Tensor frame) -> (Tensor, Tensor, Tensor)",
@@ -31,12 +34,16 @@ def _shape_of_nearest(x: Tensor, present: Tensor, k: int, include_self: bool, ul
     return x.new_empty((x.shape[0], x.shape[1], k), dtype=torch.int64)
 
 
-def _shape_of_moments(a: Tensor, b: Maybe, index: Maybe, pool: int, eps: float) -> Tensor:
-    return a.new_empty((2, _width(a, b)), dtype=torch.float64)
+def _shape_of_images(x: Tensor, weight: Tensor) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[1]))
 
 
-def _width(a: Tensor, b: Maybe) -> Any:
-    return b.shape[1] if b is not None and b.dim() == 2 else a.shape[3]
+def _shape_of_images_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), weight.new_empty(weight.shape)
+
+
+def _shape_of_moments(a: Tensor, b: Maybe, weight: Maybe, index: Maybe, width: int, eps: float) -> Tensor:
+    return a.new_empty((2, width), dtype=torch.float64)
 
 
 def _like(x: Maybe, other: Tensor) -> Tensor:
@@ -44,21 +51,23 @@ def _like(x: Maybe, other: Tensor) -> Tensor:
 
 
 def _shape_of_moments_backward(
-    grad: Tensor, a: Tensor, b: Maybe, index: Maybe, pool: int, eps: float
+    grad: Tensor, a: Tensor, b: Maybe, index: Maybe, width: int, eps: float
 ) -> tuple[Tensor, Tensor]:
     return torch.empty_like(a), _like(b, a)
 
 
 def _shape_of_bend(
-    qa: Tensor, qb: Maybe, ka: Maybe, kb: Maybe, index: Maybe, norm: Tensor, channels: int, pool: int, *_: float
-) -> Tensor:
-    return qa.new_empty((_groups(qa, index, pool), 3, channels))
+    a: Tensor, b: Maybe, weight: Maybe, images: Maybe, index: Maybe, norm: Tensor,
+    directions: int, channels: int, pool: int, *_: float,
+) -> Tensor:  # fmt: skip
+    return a.new_empty((_groups(a, index, pool), 3, channels))
 
 
 def _shape_of_bend_backward(
-    grad: Tensor, qa: Tensor, qb: Maybe, ka: Maybe, kb: Maybe, index: Maybe, norm: Tensor, *_: float
+    grad: Tensor, a: Tensor, b: Maybe, weight: Maybe, images: Maybe, index: Maybe, norm: Tensor, *others: float
 ) -> tuple[Tensor, ...]:
-    return torch.empty_like(qa), _like(qb, qa), _like(ka, qa), _like(kb, qa), torch.empty_like(norm)
+    wanted = weight is None or others[-1]
+    return _like(a if wanted else None, a), _like(b, a), _like(weight, a), torch.empty_like(norm)
 
 
 def _shape_of_read_pool(x: Tensor, mean: Tensor, frame: Tensor) -> tuple[Tensor, ...]:
@@ -86,17 +95,24 @@ def _kept(ctx: Any) -> list[Any]:
     return inputs
 
 
+def _images_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    gradients: tuple[Tensor, ...] = _ops.images_backward(grad, *ctx.saved_tensors)
+    return gradients
+
+
 def _moments_backward(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
-    a, b, index, pool, eps = _kept(ctx)
-    grad_a, grad_b = _ops.moments_backward(grad, a, b, index, pool, eps)
-    return grad_a, None if b is None else grad_b, None, None, None
+    a, b, weight, *others = _kept(ctx)
+    if weight is not None:
+        raise RuntimeError("moments of rows that a weight maps have no gradient")
+    grad_a, grad_b = _ops.moments_backward(grad, a, b, *others)
+    return grad_a, None if b is None else grad_b, *[None] * 4
 
 
 def _bend_backward(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
     inputs = _kept(ctx)
-    qa, qb, ka, kb, norm = _ops.bend_backward(grad, *inputs)
-    found = [None if given is None else g for given, g in zip(inputs[:4], (qa, qb, ka, kb), strict=True)]
-    return *found, None, norm, None, None, None, None
+    *rows, norm = _ops.bend_backward(grad, *inputs, ctx.needs_input_grad[0])
+    found = [g if need else None for need, g in zip(ctx.needs_input_grad[:3], rows, strict=True)]
+    return *found, None, None, norm, *[None] * 6
 
 
 def _keep_reading(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
@@ -121,15 +137,17 @@ def register() -> None:
         torch.library.define(f"vector_neurons::{name}", schema)
     register_fake: Any = torch.library.register_fake
     register_fake("vector_neurons::nearest", _shape_of_nearest)
+    register_fake("vector_neurons::images", _shape_of_images)
+    register_fake("vector_neurons::images_backward", _shape_of_images_backward)
     register_fake("vector_neurons::moments", _shape_of_moments)
     register_fake("vector_neurons::moments_backward", _shape_of_moments_backward)
     register_fake("vector_neurons::bend", _shape_of_bend)
     register_fake("vector_neurons::bend_backward", _shape_of_bend_backward)
     register_fake("vector_neurons::read_pool", _shape_of_read_pool)
     register_fake("vector_neurons::read_pool_backward", _shape_of_read_pool_backward)
+    torch.library.register_autograd("vector_neurons::images", _images_backward, setup_context=_keep)
     torch.library.register_autograd("vector_neurons::moments", _moments_backward, setup_context=_keep)
     torch.library.register_autograd("vector_neurons::bend", _bend_backward, setup_context=_keep)
     torch.library.register_autograd("vector_neurons::read_pool", _read_pool_backward, setup_context=_keep_reading)
-    torch.library.register_autograd("vector_neurons::moments_backward", _once)
-    torch.library.register_autograd("vector_neurons::read_pool_backward", _once)
-    torch.library.register_autograd("vector_neurons::bend_backward", _once)
+    for name in ("images", "moments", "read_pool", "bend"):
+        torch.library.register_autograd(f"vector_neurons::{name}_backward", _once)

@@ -29,32 +29,32 @@ def _place(index, unit, j, rows, per, per_cloud, points):
 
 @triton.jit
 @no_type_check
-def _row(a, b, source, own, width, c, here):
-    """Rows `a[source] + b[own]`."""
-    inside, at = here & (c < width), a + source * 3 * width + c
+def _row(a, b, source, own, columns, first, width, c, here):
+    """Rows `a[source] + b[own]`, in `width` of their columns, from the `first` on."""
+    inside, at = here & (c < width), a + source * 3 * columns + first + c
     x0 = tl.load(at, mask=inside, other=0.0)
-    x1 = tl.load(at + width, mask=inside, other=0.0)
-    x2 = tl.load(at + 2 * width, mask=inside, other=0.0)
+    x1 = tl.load(at + columns, mask=inside, other=0.0)
+    x2 = tl.load(at + 2 * columns, mask=inside, other=0.0)
     if b is not None:
-        at = b + own * 3 * width + c
+        at = b + own * 3 * columns + first + c
         x0 += tl.load(at, mask=inside, other=0.0)
-        x1 += tl.load(at + width, mask=inside, other=0.0)
-        x2 += tl.load(at + 2 * width, mask=inside, other=0.0)
+        x1 += tl.load(at + columns, mask=inside, other=0.0)
+        x2 += tl.load(at + 2 * columns, mask=inside, other=0.0)
     return x0, x1, x2
 
 
 @triton.jit
 @no_type_check
-def _store(x, row, width, c, here, x0, x1, x2, add: tl.constexpr):
-    inside, at = here & (c < width), x + row * 3 * width + c
+def _store(x, row, columns, first, width, c, here, x0, x1, x2, add: tl.constexpr):
+    inside, at = here & (c < width), x + row * 3 * columns + first + c
     if add:
         tl.atomic_add(at, x0, mask=inside, sem="relaxed")
-        tl.atomic_add(at + width, x1, mask=inside, sem="relaxed")
-        tl.atomic_add(at + 2 * width, x2, mask=inside, sem="relaxed")
+        tl.atomic_add(at + columns, x1, mask=inside, sem="relaxed")
+        tl.atomic_add(at + 2 * columns, x2, mask=inside, sem="relaxed")
     else:
         tl.store(at, x0, mask=inside)
-        tl.store(at + width, x1, mask=inside)
-        tl.store(at + 2 * width, x2, mask=inside)
+        tl.store(at + columns, x1, mask=inside)
+        tl.store(at + 2 * columns, x2, mask=inside)
 
 
 @triton.jit
@@ -79,7 +79,7 @@ def _length(x0, x1, x2, tiny: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def moments(a, b, index, partial, rows, per, per_cloud, points, share, width,
+def moments(a, b, index, partial, rows, per, per_cloud, points, share, columns, width,
             eps: tl.constexpr, tiny: tl.constexpr, G: tl.constexpr, B: tl.constexpr):  # fmt: skip
     """Sums of n and n², in float64: the variance is their difference, and small where lengths are nearly equal."""
     unit = (tl.program_id(0).to(tl.int64) * G + tl.arange(0, G))[:, None]
@@ -87,7 +87,7 @@ def moments(a, b, index, partial, rows, per, per_cloud, points, share, width,
     first, second = tl.zeros([G, B], tl.float64), tl.zeros([G, B], tl.float64)
     for j in range(per):
         m, source, here = _place(index, unit, j, rows, per, per_cloud, points)
-        x0, x1, x2 = _row(a, b, source, m // share, width, c, here)
+        x0, x1, x2 = _row(a, b, source, m // share, columns, 0, width, c, here)
         length, _ = _length(x0, x1, x2, tiny)
         n = tl.where(here, length + eps, 0.0).to(tl.float64)
         first += n
@@ -97,7 +97,7 @@ def moments(a, b, index, partial, rows, per, per_cloud, points, share, width,
 
 @triton.jit
 @no_type_check
-def moments_back(grad, a, b, index, ga, gb, rows, per, per_cloud, points, share, width,
+def moments_back(grad, a, b, index, ga, gb, rows, per, per_cloud, points, share, columns, width,
                  eps: tl.constexpr, tiny: tl.constexpr, G: tl.constexpr, B: tl.constexpr):  # fmt: skip
     """Gradients of rows from those of the sums, added to what rows are made of."""
     unit = (tl.program_id(0).to(tl.int64) * G + tl.arange(0, G))[:, None]
@@ -108,14 +108,14 @@ def moments_back(grad, a, b, index, ga, gb, rows, per, per_cloud, points, share,
     own1, own2 = own0, own0
     for j in range(per):
         m, source, here = _place(index, unit, j, rows, per, per_cloud, points)
-        x0, x1, x2 = _row(a, b, source, m // share, width, c, here)
+        x0, x1, x2 = _row(a, b, source, m // share, columns, 0, width, c, here)
         length, smooth = _length(x0, x1, x2, tiny)
         f = tl.where(smooth, (g + 2 * (length + eps) * g_square) / length, 0.0)
         x0, x1, x2 = f * x0, f * x1, f * x2
-        _store(ga, source, width, c, here, x0, x1, x2, index is not None)
+        _store(ga, source, columns, 0, width, c, here, x0, x1, x2, index is not None)
         own0, own1, own2 = own0 + x0, own1 + x1, own2 + x2
     if gb is not None:
-        _store(gb, unit, width, c, unit * per < rows, own0, own1, own2, False)
+        _store(gb, unit, columns, 0, width, c, unit * per < rows, own0, own1, own2, False)
 
 
 # -------------------------------------------------------------------------------------------------- norm and leaky ReLU
@@ -146,80 +146,93 @@ def _squares(k0, k1, k2, count, eps: tl.constexpr, tiny: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def bend(qa, qb, ka, kb, index, norm, out, rows, per, per_cloud, points, share, width, width_k, count, channels,
+def bend(a, b, index, norm, out, rows, per, per_cloud, points, share, columns, width, width_k, count, channels,
          slope: tl.constexpr, eps: tl.constexpr, tiny: tl.constexpr,
          G: tl.constexpr, B: tl.constexpr, BK: tl.constexpr):  # fmt: skip
-    """Norm of lengths, leaky ReLU, mean over the rows of a unit."""
+    """Norm of lengths, leaky ReLU along directions (BK > 0), mean over the rows of a unit."""
     unit = (tl.program_id(0).to(tl.int64) * G + tl.arange(0, G))[:, None]
-    c, ck = tl.arange(0, B)[None, :], tl.arange(0, BK)[None, :]
+    c = tl.arange(0, B)[None, :]
     scale, shift, centre, floor = _settings(norm, width, c)
-    sum0 = tl.zeros([G, B], qa.dtype.element_ty)
+    sum0 = tl.zeros([G, B], a.dtype.element_ty)
     sum1, sum2 = sum0, sum0
     for j in range(per):
         m, source, here = _place(index, unit, j, rows, per, per_cloud, points)
-        q0, q1, q2 = _row(qa, qb, source, m // share, width, c, here)
+        q0, q1, q2 = _row(a, b, source, m // share, columns, 0, width, c, here)
         length, _ = _length(q0, q1, q2, tiny)
         n = length + (eps if eps > 0 else 0.0)
         ratio = (scale * (n - centre) + shift) / tl.where(n < floor, floor, n)
         q0, q1, q2 = ratio * q0, ratio * q1, ratio * q2
-        if ka is not None:
-            k0, k1, k2 = _row(ka, kb, source, m // share, width_k, ck, here)
+        if BK > 0:
+            ck = tl.arange(0, BK)[None, :]
+            k0, k1, k2 = _row(a, b, source, m // share, columns, width, width_k, ck, here)
             squares, _ = _squares(k0, k1, k2, count, eps, tiny)
             dot = q0 * k0 + q1 * k1 + q2 * k2
             f = tl.where(dot < 0, (slope - 1) * dot / squares, 0.0)
             q0, q1, q2 = q0 + f * k0, q1 + f * k1, q2 + f * k2
         sum0, sum1, sum2 = sum0 + q0, sum1 + q1, sum2 + q2
-    _store(out, unit, channels, c, unit * per < rows, sum0 / per, sum1 / per, sum2 / per, False)
+    _store(out, unit, channels, 0, channels, c, unit * per < rows, sum0 / per, sum1 / per, sum2 / per, False)
 
 
 @triton.jit
 @no_type_check
-def bend_back(grad, qa, qb, ka, kb, index, norm, gqa, gqb, gka, gkb, partial,
-              rows, per, per_cloud, points, share, width, width_k, count, channels, pool,
+def bend_back(grad, a, b, index, norm, more, ga, gb, partial,
+              rows, per, per_cloud, points, share, columns, width, width_k, count, channels, pool,
               slope: tl.constexpr, eps: tl.constexpr, tiny: tl.constexpr,
               G: tl.constexpr, B: tl.constexpr, BK: tl.constexpr):  # fmt: skip
-    """Gradients of rows, added to what rows are made of, and the sums of those of scale and shift."""
+    """Gradients of rows, added to what rows are made of, and the sums of those of scale and shift.
+
+    Only the sums without `ga`. `more` (2, width) is what a length's gradient has beyond that, where the length moves
+    the statistics: the first plus the second times its distance from the centre.
+    """
     unit = (tl.program_id(0).to(tl.int64) * G + tl.arange(0, G))[:, None]
-    c, ck = tl.arange(0, B)[None, :], tl.arange(0, BK)[None, :]
+    c = tl.arange(0, B)[None, :]
     scale, shift, centre, floor = _settings(norm, width, c)
-    own0 = tl.zeros([G, B], qa.dtype.element_ty)
+    own0 = tl.zeros([G, B], a.dtype.element_ty)
     own1, own2, gscale, gshift = own0, own0, own0, own0
-    own_k0 = tl.zeros([G, BK], qa.dtype.element_ty)
-    own_k1, own_k2 = own_k0, own_k0
+    if BK > 0:
+        ck = tl.arange(0, BK)[None, :]
+        own_k0 = tl.zeros([G, BK], a.dtype.element_ty)
+        own_k1, own_k2 = own_k0, own_k0
     for j in range(per):
         m, source, here = _place(index, unit, j, rows, per, per_cloud, points)
-        q0, q1, q2 = _row(qa, qb, source, m // share, width, c, here)
-        g0, g1, g2 = _row(grad, None, m // pool, 0, channels, c, here)
+        q0, q1, q2 = _row(a, b, source, m // share, columns, 0, width, c, here)
+        g0, g1, g2 = _row(grad, None, m // pool, 0, channels, 0, channels, c, here)
         g0, g1, g2 = g0 / pool, g1 / pool, g2 / pool
         length, smooth = _length(q0, q1, q2, tiny)
         n = length + (eps if eps > 0 else 0.0)
         least = tl.where(n < floor, floor, n)
         ratio = (scale * (n - centre) + shift) / least
         h0, h1, h2 = g0, g1, g2  # gradient of the normalised feature
-        if ka is not None:
-            k0, k1, k2 = _row(ka, kb, source, m // share, width_k, ck, here)
+        if BK > 0:
+            k0, k1, k2 = _row(a, b, source, m // share, columns, width, width_k, ck, here)
             squares, bounded = _squares(k0, k1, k2, count, eps, tiny)
             dot = ratio * (q0 * k0 + q1 * k1 + q2 * k2)
             along = g0 * k0 + g1 * k1 + g2 * k2
             e = tl.where(dot < 0, (slope - 1) / squares, 0.0)
             f, s, t = e * dot, e * along, tl.where(bounded, 0.0, 2 * e * dot * along / squares)
             h0, h1, h2 = h0 + s * k0, h1 + s * k1, h2 + s * k2
-            s *= ratio
-            d0, d1, d2 = f * g0 + s * q0 - t * k0, f * g1 + s * q1 - t * k1, f * g2 + s * q2 - t * k2
-            if BK == 1:  # one direction for all channels
-                d0, d1, d2 = tl.sum(d0, 1, keep_dims=True), tl.sum(d1, 1, keep_dims=True), tl.sum(d2, 1, keep_dims=True)
-            _store(gka, source, width_k, ck, here, d0, d1, d2, index is not None)
-            own_k0, own_k1, own_k2 = own_k0 + d0, own_k1 + d1, own_k2 + d2
+            if ga is not None:
+                s *= ratio
+                d0, d1, d2 = f * g0 + s * q0 - t * k0, f * g1 + s * q1 - t * k1, f * g2 + s * q2 - t * k2
+                if BK == 1:  # one direction for all channels
+                    d0, d1 = tl.sum(d0, 1, keep_dims=True), tl.sum(d1, 1, keep_dims=True)
+                    d2 = tl.sum(d2, 1, keep_dims=True)
+                _store(ga, source, columns, width, width_k, ck, here, d0, d1, d2, index is not None)
+                own_k0, own_k1, own_k2 = own_k0 + d0, own_k1 + d1, own_k2 + d2
         inner = (h0 * q0 + h1 * q1 + h2 * q2) / least
         gscale += inner * (n - centre)
         gshift += inner
-        back = inner * scale - tl.where(n < floor, 0.0, inner * ratio)
-        f = tl.where(smooth, back / length, 0.0)
-        q0, q1, q2 = ratio * h0 + f * q0, ratio * h1 + f * q1, ratio * h2 + f * q2
-        _store(gqa, source, width, c, here, q0, q1, q2, index is not None)
-        own0, own1, own2 = own0 + q0, own1 + q1, own2 + q2
-    if gqb is not None:
-        _store(gqb, unit, width, c, unit * per < rows, own0, own1, own2, False)
-    if gkb is not None:
-        _store(gkb, unit, width_k, ck, unit * per < rows, own_k0, own_k1, own_k2, False)
+        if ga is not None:
+            back = inner * scale - tl.where(n < floor, 0.0, inner * ratio)
+            if more is not None:
+                back += tl.load(more + c, mask=c < width, other=0.0)
+                back += tl.load(more + width + c, mask=c < width, other=0.0) * (n - centre)
+            f = tl.where(smooth, back / length, 0.0)
+            q0, q1, q2 = ratio * h0 + f * q0, ratio * h1 + f * q1, ratio * h2 + f * q2
+            _store(ga, source, columns, 0, width, c, here, q0, q1, q2, index is not None)
+            own0, own1, own2 = own0 + q0, own1 + q1, own2 + q2
+    if gb is not None:
+        _store(gb, unit, columns, 0, width, c, unit * per < rows, own0, own1, own2, False)
+        if BK > 0:
+            _store(gb, unit, columns, width, width_k, ck, unit * per < rows, own_k0, own_k1, own_k2, False)
     _store_sums(partial, width, c, gscale, gshift)

@@ -1,23 +1,36 @@
 """Blocks on the native kernels: the same mathematics in one pass over rows that are never built."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from .. import kernels
-from ..kernels.block import Rows, bend, moments, padded
+from ..kernels.block import Rows, bend, images, moments, padded
+from . import sync
 from .unbuilt import Edges, WithMean
 
-# Features of so few channels are mapped inside the kernels; their images would be far larger than they are.
-FEW = 9
-MANY = 64  # from here on, padding a feature costs less than it saves
+# Images of features of so few channels are not stored but made again where they are needed: they would be far larger.
+FEW = 24
 
 Moments = Callable[[], Tensor]
-# Scale, shift, centre and floor of every channel, from the sums of its lengths and of their squares, and the number
-# of elements.
-Settings = Callable[[Moments, int], tuple[Tensor, Tensor, Tensor, Tensor]]
+
+
+class Lengths(NamedTuple):
+    """What becomes of the length of a vector, in every channel, see `kernels.block.bend`."""
+
+    scale: Tensor
+    shift: Tensor
+    centre: Tensor
+    floor: Tensor
+    inverse_variance: Tensor
+    batch: int  # the number of lengths whose mean and variance these are, and the gradient must know it; or 0
+
+
+# From the sums of lengths and of their squares, and the number of elements.
+Settings = Callable[[Moments, int], Lengths]
 
 
 def applies(x: Tensor | Edges | WithMean) -> bool:
@@ -45,27 +58,30 @@ def block(
 ) -> Tensor:
     """Linear → norm → leaky ReLU, `q` and `k` read from `x`; with `pool` the mean over the axis before the vectors."""
     shape = x.neighbours.shape if isinstance(x, Edges) else (x if isinstance(x, Tensor) else x.x).shape[:-2]
-    x = _align(x)
-    q = _rows(x, _pad(feature))
-    k = _rows(x, direction if len(direction) == 1 else _pad(direction))  # one for all channels stays one
-    together = shape[-1] if shape else 1
-    norm = _norm(q, settings, len(feature), together, eps)
-    bent = bend(q, k, norm, len(feature), together if pool else 1, slope, eps)
-    return bent.view(*(shape[:-1] if pool else shape), 3, len(feature))
+    together, channels, directions = shape[-1] if shape else 1, len(feature), len(direction)
+    feature = _pad(feature)
+    rows = _rows(x, torch.cat([feature, _pad(direction)]).mT)
+    norm, batch = _norm(lambda: moments(rows, len(feature), eps), rows, settings, channels)
+    norm = F.pad(norm, (0, len(feature) - channels))
+    directions = 1 if directions == 1 else len(feature)
+    bent = bend(rows, norm, directions, channels, together if pool else 1, slope, eps, batch=batch)
+    return bent.view(*(shape[:-1] if pool else shape), 3, channels)
 
 
 def batch_norm(x: Tensor, settings: Settings, *, eps: float | None) -> Tensor:
     """The norm alone."""
     channels = x.shape[-1]
-    q = Rows(x.reshape(1, -1, 3, channels).contiguous())  # as it is: padding would copy it
-    return bend(q, None, _norm(q, settings, channels, 1, eps), channels, 1, 1.0, eps).view(x.shape)
+    rows = Rows(x.reshape(1, -1, 3, channels).contiguous())  # as it is: padding would copy it
+    norm, batch = _norm(lambda: moments(rows, channels, eps), rows, settings, channels)
+    return bend(rows, norm, 0, channels, 1, 1.0, eps, batch=batch).view(x.shape)
 
 
 def leaky_relu(q: Tensor, k: Tensor, slope: float, *, eps: float | None) -> Tensor:
     """The non-linearity alone."""
-    channels = q.shape[-1]
-    rows, directions = (Rows(x.reshape(1, -1, 3, x.shape[-1]).contiguous()) for x in (q, k))
-    return bend(rows, directions, _norm(rows, None, channels, 1, eps), channels, 1, slope, eps).view(q.shape)
+    channels, directions = q.shape[-1], k.shape[-1]
+    rows = Rows(torch.cat([q, k], dim=-1).reshape(1, -1, 3, channels + directions))
+    norm, _ = _norm(lambda: moments(rows, channels, eps), rows, None, channels)
+    return bend(rows, norm, directions, channels, 1, slope, eps).view(q.shape)
 
 
 def read_pool(x: Tensor, overall: Tensor | None, frame: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,46 +95,39 @@ def _pad(weight: Tensor) -> Tensor:
     return F.pad(weight, (0, 0, 0, padded(len(weight)) - len(weight)))
 
 
-def _align(x: Tensor | Edges | WithMean) -> Tensor | Edges | WithMean:
-    """Pad many channels to whole lanes if x wants a gradient: the product that gives it is then a third faster."""
-    if isinstance(x, Edges):
-        return x
-    if isinstance(x, WithMean):
-        return WithMean(_aligned(x.x), _aligned(x.mean))
-    return _aligned(x)
-
-
-def _aligned(x: Tensor) -> Tensor:
-    worth = x.shape[-1] > MANY and x.requires_grad
-    return F.pad(x, (0, padded(x.shape[-1]) - x.shape[-1])) if worth else x
-
-
-def _linear(x: Tensor, weight: Tensor) -> Tensor:
-    return F.linear(x, F.pad(weight, (0, x.shape[-1] - weight.shape[-1])))
-
-
 def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
+    """The images of `x` under a map `(channels, columns)`, which need not be made yet."""
     if isinstance(x, Edges):
-        difference, own = weight.tensor_split(2, dim=1)
-        return Rows(F.linear(x.x, difference), F.linear(x.x, own - difference), x.neighbours.long().contiguous())
+        difference, own = (w.contiguous() for w in weight.tensor_split(2))
+        graph = x.neighbours.long().contiguous()
+        return Rows(_images(x.x, difference), _images(x.x, own - difference), graph=graph)
+    overall = None
     if isinstance(x, WithMean):
-        own, overall = weight.tensor_split(2, dim=1)
-        a, b = _linear(x.x, own), _linear(x.mean, overall)
-        return Rows(a.reshape(a.shape[0], -1, 3, len(weight)), b.reshape(a.shape[0], -1, 3, len(weight)))
-    if x.shape[-1] <= FEW:
-        return Rows(x.reshape(1, -1, 3, x.shape[-1]).contiguous(), weight.mT.contiguous())
-    return Rows(_linear(x, weight).reshape(1, -1, 3, len(weight)))
-
-
-def _norm(q: Rows, settings: Settings | None, channels: int, group: int, eps: float | None) -> Tensor:
-    """The settings as the kernels take them, `(4, width)`, with zeros for the padding; None leaves lengths alone."""
-
-    def lengths() -> Tensor:
-        return moments(q, group, eps)[:, :channels]
-
-    if settings is None:
-        rows = torch.cat([q.a.new_ones(1, channels), q.a.new_zeros(3, channels)])
+        weight, other = weight.tensor_split(2)
+        clouds, mean, x = len(x.x), x.mean, x.x
+        overall = (mean @ other).reshape(clouds, -1, 3, other.shape[1])
+        x = x.reshape(clouds, -1, 3, x.shape[-1])
     else:
-        rows = torch.stack(settings(lengths, q.number())).to(q.a.dtype)
-    width = q.b.shape[-1] if q.b is not None else q.a.shape[-1]
-    return F.pad(rows, (0, width - channels))
+        x = x.reshape(1, -1, 3, x.shape[-1])
+    x, weight = x.contiguous(), weight.contiguous()
+    # CUDA maps at once; statistics of many processes need images with a gradient of their own.
+    if x.device.type != "cpu" or sync.shared():
+        return Rows(_images(x, weight), overall)
+    differentiable = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    stored = None
+    if differentiable and x.shape[-1] > FEW:
+        with torch.no_grad():
+            stored = images(x, weight)
+    return Rows(x, overall, weight, stored)
+
+
+def _images(x: Tensor, weight: Tensor) -> Tensor:
+    return images(x, weight) if x.device.type == "cpu" else x @ weight
+
+
+def _norm(lengths: Moments, rows: Rows, settings: Settings | None, channels: int) -> tuple[Tensor, int]:
+    """The settings as the kernels take them, `(5, channels)`, and whose statistics they are; None changes no length."""
+    if settings is None:
+        return torch.cat([rows.a.new_ones(1, channels), rows.a.new_zeros(4, channels)]), 0
+    *found, batch = settings(lambda: lengths()[:, :channels], rows.number())
+    return torch.stack(found).to(rows.a.dtype), batch

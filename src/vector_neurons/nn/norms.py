@@ -70,24 +70,29 @@ class BatchNorm(nn.Module):
             self.bn.training and (mask is not None or isinstance(self.bn, nn.SyncBatchNorm))
         )
 
-    def settings(self, moments: fused.Moments, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of every channel: scale, shift and centre of its lengths, and the length below which a vector has that."""
+    def settings(self, moments: fused.Moments, count: int) -> fused.Lengths:
+        """What becomes of the lengths in every channel, of which there are `count`."""
+        batch = 0
+        number: int | Tensor = count
         if self.bn.training or self.bn.running_mean is None or self.bn.running_var is None:
-            sums = moments()
-            number: int | Tensor = count
             if self.bn.training and sync.shared():
-                sums, number = sync.total(sums), sync.total(sums.new_tensor(count))
+                sums = moments()
+                number = sync.total(sums.new_tensor(count))
+                mean, square = sync.total(sums) / number
             else:
                 check_enough(count)
-            mean, square = sums / number
+                batch = count
+                with torch.no_grad():  # the kernels know how these sums depend on lengths
+                    mean, square = moments() / count
             variance = (square - mean.square()).clamp_min(0)
             if self.bn.training and self.bn.track_running_stats:
                 learn(self.bn, mean, variance, number)
         else:
             mean, variance = self.bn.running_mean.double(), self.bn.running_var.double()
-        scale = self.bn.weight * (variance + self.bn.eps).rsqrt()
+        variance = variance + self.bn.eps
+        scale = self.bn.weight * variance.rsqrt()
         floor = VF.RELATIVE_FLOOR * mean.detach() if self.eps is None else torch.zeros_like(mean)
-        return scale, self.bn.bias.double(), mean, floor
+        return fused.Lengths(scale, self.bn.bias.double(), mean, floor, variance.detach().reciprocal(), batch)
 
     def extra_repr(self) -> str:
         return f"mode={self.mode!r}"

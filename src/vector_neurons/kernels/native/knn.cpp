@@ -27,18 +27,21 @@
 #include <utility>
 #include <vector>
 
+#include "apart.h"
+
 namespace {
 
 using at::Tensor;
 
-constexpr int64_t BLOCK = 1 << 18;      // elements of a block of scores: stays in the second-level cache
-constexpr int64_t NARROW = 8;           // spaces up to this dimension are measured by differences, without a product
-constexpr int64_t SPAN = 16;            // values that are passed over together
-constexpr int64_t FEW[] = {8, 16, 32};  // dimensions of subspaces in which candidates may be found,
-constexpr int64_t LARGE = 512;          // if a cloud has so many points,
-constexpr double MOST = 0.95;           // and the subspace so much of its variance
-constexpr int64_t LEAF = 32;            // points of a box
-constexpr int64_t AROUND = 8;           // boxes whose points bound how far the neighbours of a point are
+constexpr int64_t BLOCK = 1 << 18;  // elements of a block of scores: stays in the second-level cache
+constexpr int64_t NARROW = 8;       // spaces up to this dimension are measured by differences, without a product
+constexpr int64_t SPAN = 16;        // values that are passed over together
+constexpr int64_t MANY = 512;       // points of a narrow cloud from which on candidates are found in boxes,
+constexpr int64_t LARGE = 1536;     // and of a wide one, which is projected to a subspace,
+constexpr int64_t FEW[] = {8, 16};  // of so few dimensions,
+constexpr double MOST = 0.95;       // if it has so much of the cloud's variance
+constexpr int64_t LEAF = 32;        // points of a box
+constexpr int64_t AROUND = 8;       // boxes whose points bound how far the neighbours of a point are
 
 struct Candidate {
   double distance;
@@ -61,9 +64,36 @@ void least_of_spans(const T* __restrict v, int64_t n, std::vector<T>& least) {
   }
 }
 
-// A value no smaller than the k-th smallest of n, tight enough: the k-th smallest of the minima of many groups.
 template <typename T>
-T upper_bound(const T* v, int64_t n, const std::vector<T>& least, int64_t k, std::vector<T>& minima) {
+APART int64_t count_within(const T* v, int64_t n, T limit) {
+  int64_t count = 0;
+#pragma omp simd reduction(+ : count)
+  for (int64_t i = 0; i < n; ++i) count += v[i] <= limit;
+  return count;
+}
+
+// A value that k of n values, and few more unless they tie, do not exceed. From a guess, by bisection.
+template <typename T>
+T bound_few(const T* v, int64_t n, int64_t k, T guess) {
+  const T infinity = std::numeric_limits<T>::infinity();
+  T low = infinity, high = -infinity;
+  for (int64_t i = 0; i < n; ++i) {
+    low = std::abs(v[i]) < infinity && v[i] < low ? v[i] : low;
+    high = std::abs(v[i]) < infinity && v[i] > high ? v[i] : high;
+  }
+  if (count_within(v, n, high) < k) return infinity;
+  for (int step = 0; step < 24; ++step) {
+    if (!(low < guess && guess < high)) guess = low + (high - low) / 2;
+    const int64_t count = count_within(v, n, guess);
+    (count < k ? low : high) = guess;
+    if (count >= k && count <= k + k / 8) break;
+  }
+  return high;
+}
+
+// The same of more values, of which the smallest of every span are known: of the minima of many groups.
+template <typename T>
+T upper_bound(const T* v, int64_t n, const std::vector<T>& least, int64_t k, T guess, std::vector<T>& minima) {
   size_t groups = 64;
   while (groups < size_t(2 * k)) groups *= 2;
   if (least.size() < groups) {
@@ -72,8 +102,7 @@ T upper_bound(const T* v, int64_t n, const std::vector<T>& least, int64_t k, std
     minima.assign(least.begin(), least.begin() + groups);
     for (size_t i = groups; i < least.size(); ++i) minima[i % groups] = std::min(minima[i % groups], least[i]);
   }
-  std::nth_element(minima.begin(), minima.begin() + (k - 1), minima.end());
-  return minima[k - 1];
+  return bound_few(minima.data(), minima.size(), k, guess);
 }
 
 // Indices of all values up to a limit. Few are: most spans are passed over.
@@ -85,9 +114,6 @@ void within(const T* v, int64_t n, const std::vector<T>& least, T limit, std::ve
       for (int64_t j = span * SPAN, end = std::min<int64_t>(n, j + SPAN); j < end; ++j)
         if (v[j] <= limit) out.push_back(j);
 }
-
-// Functions of their own: within others compilers leave such loops scalar.
-#define APART __attribute__((noinline))
 
 // In the precision of A.
 template <typename A, typename T>
@@ -134,6 +160,24 @@ struct Cloud {
 
   int64_t name(int64_t point) const { return names ? names[point] : point; }
 
+  // Up to where the neighbours of a point may be, ties included, if some k are among these; for distances in T.
+  double reach(int64_t self, double size, const std::vector<int64_t>& points) const {
+    const double margin = 1 + 4 * (dim + 8) * double(std::numeric_limits<T>::epsilon());
+    T most = 0;
+    for (const int64_t point : points)
+      if (include_self || point != self)
+        most = std::max(most, squared_distance<T>(rows + self * dim, rows + point * dim, dim));
+    const double farthest = std::sqrt(double(most)) * margin;
+    return (farthest + ulps * (size + farthest)) * margin;
+  }
+
+  // Leaves out what is farther.
+  void refine(int64_t self, double reach, std::vector<int64_t>& points) const {
+    std::erase_if(points, [&](int64_t point) {
+      return squared_distance<T>(rows + self * dim, rows + point * dim, dim) > reach * reach;
+    });
+  }
+
   // The k nearest of some points; of all, if those are too few.
   void choose(int64_t self, double size, std::vector<int64_t>& points, std::vector<Candidate>& candidates,
               int64_t* out) const {
@@ -161,11 +205,12 @@ void search_blocks(const Cloud<T>& cloud, const Tensor& x, int64_t* out) {
   const T* columns = turned.const_data_ptr<T>();
   const T* __restrict square = squares.const_data_ptr<T>();
   const T* length = lengths.const_data_ptr<T>();
-  const double widest = *std::max_element(length, length + n), unit = std::numeric_limits<T>::epsilon();
+  const double longest = *std::max_element(length, length + n), unit = std::numeric_limits<T>::epsilon();
   const int64_t most = std::clamp<int64_t>(BLOCK / std::max<int64_t>(points, 1), 16, 128);
   at::parallel_for(0, (points + most - 1) / most, 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_grad;
     std::vector<T> scores(most * points), least, minima;
+    T guess = 1;
     std::vector<int64_t> chosen;
     std::vector<Candidate> candidates;
     for (int64_t start = first * most; start < std::min(points, last * most); start += most) {
@@ -178,10 +223,10 @@ void search_blocks(const Cloud<T>& cloud, const Tensor& x, int64_t* out) {
         const T* query = cloud.rows + self * dim;
         T* __restrict v = scores.data() + (self - start) * points;
         const double size = length[self];
-        double error = 0, offset = 0;  // of v, which is the squared distance less `offset`
+        double error;  // of v, the squared distance
         if (dim > NARROW) {
-          for (int64_t j = 0; j < n; ++j) v[j] = number(square[j] - 2 * v[j]);
-          offset = square[self], error = 2 * (dim + 8) * unit * (widest * (widest + size) + size * size);
+          for (int64_t j = 0; j < n; ++j) v[j] = number(square[j] + square[self] - 2 * v[j]);
+          error = 2 * (dim + 8) * unit * (longest * (longest + size) + size * size);
         } else {
           std::fill(v, v + n, T(0));
           for (int64_t d = 0; d < dim; ++d) {
@@ -193,9 +238,9 @@ void search_blocks(const Cloud<T>& cloud, const Tensor& x, int64_t* out) {
         const T infinity = std::numeric_limits<T>::infinity();
         if (self < n) v[self] = cloud.include_self ? -infinity : infinity;
         least_of_spans(v, n, least);
-        const double bound = upper_bound(v, n, least, k, minima);
+        const double bound = guess = upper_bound(v, n, least, k, guess, minima);
         if (dim <= NARROW) error = (2 * dim + 8) * unit * std::max(bound, 0.0);
-        const double farthest = std::sqrt(std::max(bound + offset + error, 0.0));
+        const double farthest = std::sqrt(std::max(bound + error, 0.0));
         const double tolerance = cloud.ulps * (size + farthest);
         const double limit = bound + 2 * error + 2 * tolerance * (farthest + tolerance);
         within(v, n, least, T(limit * (bound > 0 ? 1 + 4 * unit : 1)), chosen);
@@ -205,25 +250,28 @@ void search_blocks(const Cloud<T>& cloud, const Tensor& x, int64_t* out) {
   });
 }
 
-// ------------------------------------------------------------------------------------------ candidates from a subspace
+// ---------------------------------------------------------------------------------------------- candidates from boxes
 
-// The points (points, few) of a cloud in the subspace in which the first n of them are widest, about their mean; and
-// the lengths of what was projected, which bound the errors. A narrow cloud is its own subspace. Nothing, if a subspace
-// would leave out much of the points, or they are few.
-std::optional<std::pair<Tensor, Tensor>> project(const Tensor& x, int64_t n) {
-  const bool narrow = x.size(1) <= NARROW;
-  if (n < LARGE || !(narrow || x.size(1) > FEW[std::size(FEW) - 1])) return {};
+// A cloud in a space of few dimensions, (points, few), and the lengths of what was projected there.
+struct Projection {
+  Tensor points, lengths;
+};
+
+// The first n points of a cloud, about their mean, where they are widest. A narrow cloud is its own subspace. Nothing,
+// if a subspace would leave out much of them, or they are few.
+std::optional<Projection> project(const Tensor& x, int64_t n) {
+  const int64_t dim = x.size(1), most = *std::rbegin(FEW);
+  if (n < (dim <= NARROW ? MANY : LARGE) || (dim > NARROW && dim <= 2 * most)) return {};
   const Tensor centred = x - x.narrow(0, 0, n).mean(0, true), real = centred.narrow(0, 0, n);
   const Tensor spread = real.mT().mm(real);
   if (!std::isfinite(spread.sum().item<double>())) return {};
-  if (narrow) return std::pair{x, at::zeros({x.size(0)}, x.options())};
-  Tensor axes = spread.narrow(1, 0, FEW[std::size(FEW) - 1]);
+  if (dim <= NARROW) return Projection{x, at::zeros({x.size(0)}, x.options())};
+  Tensor axes = spread.narrow(1, 0, 2 * most);
   for (int step = 0; step < 3; ++step) axes = spread.mm(std::get<0>(at::linalg_qr(axes)));  // widest first
   axes = std::get<0>(at::linalg_qr(axes));
-  const Tensor held = (axes * spread.mm(axes)).sum(0) / spread.trace();
+  const Tensor held = ((axes * spread.mm(axes)).sum(0) / spread.trace()).cumsum(0);
   for (const int64_t few : FEW)
-    if (held.narrow(0, 0, few).sum().item<double>() > MOST)
-      return std::pair{centred.mm(axes.narrow(1, 0, few)), centred.norm(2, -1)};
+    if (held[few - 1].item<double>() > MOST) return Projection{centred.mm(axes.narrow(1, 0, few)), centred.norm(2, -1)};
   return {};
 }
 
@@ -287,28 +335,6 @@ APART void to_points(const T* __restrict query, const T* __restrict coordinates,
     }
 }
 
-template <typename T>
-APART int64_t count_within(const T* v, int64_t n, T limit) {
-  int64_t count = 0;
-#pragma omp simd reduction(+ : count)
-  for (int64_t i = 0; i < n; ++i) count += v[i] <= limit;
-  return count;
-}
-
-// A value that k of n values, and few more unless they tie, do not exceed. From a guess, by bisection.
-template <typename T>
-T bound_few(const T* v, int64_t n, int64_t k, T guess) {
-  T low = 0, high = 0;
-  for (int64_t i = 0; i < n; ++i) high = v[i] > high && v[i] < std::numeric_limits<T>::infinity() ? v[i] : high;
-  for (int step = 0; step < 24; ++step) {
-    if (!(low < guess && guess < high)) guess = low + (high - low) / 2;
-    const int64_t count = count_within(v, n, guess);
-    (count < k ? low : high) = guess;
-    if (count >= k && count <= k + k / 8) break;
-  }
-  return high;
-}
-
 // Squared distances of a query from boxes (few, count) between two corners.
 template <typename T>
 APART void to_boxes(const T* __restrict query, const T* __restrict low, const T* __restrict high, int64_t few,
@@ -324,13 +350,17 @@ APART void to_boxes(const T* __restrict query, const T* __restrict low, const T*
 
 // Notes which of n points, counted from `first`, are within a limit; without a branch, which no machine could guess.
 template <typename T>
-int64_t* note_within(const T* v, int64_t n, T limit, int64_t first, int64_t* out) {
-  for (int64_t i = 0; i < n; ++i) *out = first + i, out += v[i] <= limit;
-  return out;
+void note_within(const T* v, int64_t n, T limit, int64_t first, std::vector<int64_t>& out) {
+  const size_t before = out.size();
+  out.resize(before + n);
+  int64_t* next = out.data() + before;
+  for (int64_t i = 0; i < n; ++i) *next = first + i, next += v[i] <= limit;
+  out.resize(next - out.data());
 }
 
 template <typename T>
-void search_leaves(const Cloud<T>& original, const Tensor& x, const Tensor& seen, const Tensor& lengths, int64_t* out) {
+void search_leaves(const Cloud<T>& original, const Tensor& x, const Projection& projection, int64_t* out) {
+  const Tensor& seen = projection.points;
   const int64_t points = x.size(0), n = original.n, k = original.k, few = seen.size(1);
   const Leaves<T> leaves(seen.const_data_ptr<T>(), points, n, few);
   const Tensor order = at::from_blob(const_cast<int64_t*>(leaves.order.data()), {points}, at::kLong);
@@ -338,13 +368,13 @@ void search_leaves(const Cloud<T>& original, const Tensor& x, const Tensor& seen
   const Tensor sorted = at::constant_pad_nd(x.index_select(0, order), {0, -x.size(1) & 7}), sizes = sorted.norm(2, -1);
   Cloud<T> cloud = original;
   cloud.rows = sorted.const_data_ptr<T>(), cloud.names = leaves.order.data(), cloud.dim = sorted.size(1);
-  const T* length = lengths.const_data_ptr<T>();
+  const T* span = projection.lengths.const_data_ptr<T>();
   const T infinity = std::numeric_limits<T>::infinity();
-  const double widest = *std::max_element(length, length + n), unit = std::numeric_limits<T>::epsilon();
+  const double longest = *std::max_element(span, span + n), unit = std::numeric_limits<T>::epsilon();
   const int64_t dim = cloud.dim, groups = leaves.count + (points - n + LEAF - 1) / LEAF;
   at::parallel_for(0, groups, 1, [&](int64_t first, int64_t last) {
     std::vector<T> v, boxes(leaves.count), middle(few);
-    std::vector<int64_t> near(leaves.count), noted(n + LEAF), chosen;
+    std::vector<int64_t> near(leaves.count), chosen;
     std::vector<Candidate> candidates;
     T guess = 1;
     for (int64_t group = first; group < last; ++group) {
@@ -362,35 +392,29 @@ void search_leaves(const Cloud<T>& original, const Tensor& x, const Tensor& seen
       for (int64_t self = begin; self < end; ++self) {
         const int64_t name = leaves.order[self];
         const T* query = seen.const_data_ptr<T>() + name * few;
-        const T* row = cloud.rows + self * dim;
-        const double size = sizes.const_data_ptr<T>()[self], own = length[name];
+        const double size = sizes.const_data_ptr<T>()[self], own = span[name];
+        for (int64_t i = 0; i < around; ++i) {
+          to_points(query, leaves.coordinates.data() + near[i] * few * LEAF, few, v.data() + i * LEAF);
+          if (near[i] == group && !cloud.include_self) v[i * LEAF + self - begin] = infinity;
+        }
         chosen.clear();
-        if (std::isfinite(size)) {
-          for (int64_t i = 0; i < around; ++i) {
-            to_points(query, leaves.coordinates.data() + near[i] * few * LEAF, few, v.data() + i * LEAF);
-            if (near[i] == group && !cloud.include_self) v[i * LEAF + self - begin] = infinity;
-          }
-          // Any k points bound the distance of the nearest k: here those that are nearest in the subspace, or nearly.
-          guess = bound_few(v.data(), around * LEAF, k, guess);
-          T most = 0;
-          for (int64_t i = 0; i < around; ++i) {
-            const int64_t* stop = note_within(v.data() + i * LEAF, LEAF, guess, leaves.start[near[i]], noted.data());
-            for (const int64_t* point = noted.data(); point < stop; ++point)
-              most = std::max(most, squared_distance<T>(row, cloud.rows + *point * dim, dim));
-          }
-          const double farthest = std::sqrt(most) * (1 + (dim + 8) * unit);
-          const double reach = (farthest + cloud.ulps * (size + farthest)) * (1 + 4 * (dim + 8) * unit);
-          const double error = std::sqrt(few) * (dim + 8) * unit * (own + widest);  // of distances in the subspace
-          const T limit = T(std::min<double>((reach + error) * (reach + error), std::numeric_limits<T>::max()));
+        // Any k points bound the distance of the nearest k: here those that are nearest in the subspace, or nearly.
+        guess = bound_few(v.data(), around * LEAF, k, guess);
+        if (guess < infinity) {
+          for (int64_t i = 0; i < around; ++i)
+            note_within(v.data() + i * LEAF, LEAF, guess, leaves.start[near[i]], chosen);
+          const double reach = cloud.reach(self, size, chosen);
+          const double error = std::sqrt(double(few)) * (dim + 8) * unit * (own + longest);  // of distances there
+          const double there = reach + error;
+          const T limit = T(std::min<double>(there * there, std::numeric_limits<T>::max()));
+          chosen.clear();
           to_boxes(query, leaves.low.data(), leaves.high.data(), few, leaves.count, boxes.data());
-          int64_t* stop = noted.data();
           for (int64_t leaf = 0; leaf < leaves.count; ++leaf)
             if (boxes[leaf] <= limit) {
               to_points(query, leaves.coordinates.data() + leaf * few * LEAF, few, v.data());
-              stop = note_within(v.data(), LEAF, limit, leaves.start[leaf], stop);
+              note_within(v.data(), LEAF, limit, leaves.start[leaf], chosen);
             }
-          for (const int64_t* point = noted.data(); point < stop; ++point)
-            if (squared_distance<T>(row, cloud.rows + *point * dim, dim) <= reach * reach) chosen.push_back(*point);
+          cloud.refine(self, reach, chosen);
         }
         cloud.choose(self, size, chosen, candidates, out + name * k);
       }
@@ -401,8 +425,8 @@ void search_leaves(const Cloud<T>& original, const Tensor& x, const Tensor& seen
 template <typename T>
 void search(const Tensor& x, int64_t n, int64_t k, bool include_self, double ulps, int64_t* out) {
   const Cloud<T> cloud{x.const_data_ptr<T>(), nullptr, n, x.size(1), k, include_self, ulps};
-  if (const auto seen = project(x, n))
-    search_leaves(cloud, x, seen->first, seen->second, out);
+  if (const auto projection = project(x, n))
+    search_leaves(cloud, x, *projection, out);
   else
     search_blocks(cloud, x, out);
 }

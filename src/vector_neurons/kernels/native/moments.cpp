@@ -8,92 +8,111 @@ using namespace vector_neurons;
 
 namespace {
 
-// In float64: the variance is a difference of these sums, and small where lengths are nearly equal.
+constexpr int64_t FLUSH = 32;  // rows whose sums are added up in the precision of the rows
+
 template <typename T>
-inline void add_moments(const T* __restrict x, int64_t w, T eps, double* __restrict sums) {
+APART void lengths(Row<T> x, int64_t w, T eps, T* __restrict n) {
+  for (int64_t c = 0; c < w; ++c) n[c] = length(x.at(0, c), x.at(1, c), x.at(2, c)) + eps;
+}
+
+template <typename T>
+APART void add_moments(Row<T> x, int64_t w, T eps, const T* centre, T* __restrict sums) {
 #pragma omp simd
   for (int64_t c = 0; c < w; ++c) {
-    const double n = length(x, c, w) + eps;
+    const T n = length(x.at(0, c), x.at(1, c), x.at(2, c)) + eps - centre[c];
     sums[c] += n;
     sums[w + c] += n * n;
   }
 }
 
+// The variance is a difference of the sums, and small where lengths are nearly equal: hence sums about a centre, the
+// lengths of some row, and float64.
 template <typename T>
-Tensor moments_of(const Tensor& a, const Maybe& b, const Maybe& index, int64_t k, double eps) {
-  const Rows<T> rows = rows_of<T>(a, b, index);
-  const Shape s = shape_of(a, index, k);
-  const int64_t w = rows.width, chunks = (s.groups + CHUNK - 1) / CHUNK;
-  std::vector<double> partial(chunks * 2 * w, 0.0);
-  in_chunks(s.groups, [&](int64_t chunk, int64_t begin, int64_t end) {
-    std::vector<T> x(3 * w);
-    for (int64_t m = begin * k; m < end * k; ++m) {
-      rows.load(m, x.data());
-      add_moments(x.data(), w, T(eps), &partial[chunk * 2 * w]);
-    }
-  });
-  return total(partial, 2, w, a);
-}
-
-// Gradient of a row from those of the sums of n and n².
-template <typename T>
-inline void length_back(const T* __restrict x, const T* __restrict g, int64_t w, int64_t c0, int64_t c1, T eps,
-                        T* __restrict gx) {
-  const T least = shortest<T>();
-#pragma omp simd
-  for (int64_t c = c0; c < c1; ++c) {
-    const T n = length(x, c, w);
-    const T f = n > least ? (g[c] + 2 * (n + eps) * g[w + c]) / n : T(0);
-    gx[c] = f * x[c], gx[w + c] = f * x[w + c], gx[2 * w + c] = f * x[2 * w + c];
+APART void flush(const T* centre, int64_t w, int64_t count, T* __restrict sums, double* __restrict out) {
+  for (int64_t c = 0; c < w; ++c) {
+    const double middle = centre[c], sum = sums[c], square = sums[w + c];
+    out[c] += sum + count * middle;
+    out[w + c] += square + 2 * middle * sum + count * middle * middle;
+    sums[c] = sums[w + c] = 0;
   }
 }
 
 template <typename T>
-Tensor moments_back(const Rows<T>& rows, int64_t total_rows, int64_t pool, double eps, const T* gradient,
-                    const Pair& to) {
-  const int64_t w = rows.width, size = rows.weight ? rows.inputs * w : 0;
-  const Tasks tasks(rows, total_rows, pool, true);
-  std::vector<double> partial(tasks.parts() * size, 0.0);
-  at::parallel_for(0, tasks.count, 1, [&](int64_t first_task, int64_t last_task) {
-    std::vector<T> x(3 * w), g(3 * w);
-    Sink<T> sink(rows, pointer<T>(to.a), pointer<T>(to.b));
-    for (int64_t task = first_task; task < last_task; ++task) {
-      const int64_t c0 = tasks.first(task), c1 = tasks.last(task);
-      for (int64_t u = tasks.begin(task); u < tasks.end(task); ++u) {
-        for (int64_t m = u * tasks.unit; m < (u + 1) * tasks.unit; ++m) {
-          rows.load(m, x.data());
-          length_back(x.data(), gradient, w, c0, c1, T(eps), g.data());
-          sink.take(m, g.data(), c0, c1);
-        }
-        sink.finish(u, c0, c1);
+Tensor moments_of(const Rows& rows, int64_t w, double eps) {
+  const int64_t chunk = rows.chunk(1), chunks = (rows.number + chunk - 1) / chunk;
+  std::vector<double> partial(chunks * 2 * w, 0.0);
+  at::parallel_for(0, chunks, 1, [&](int64_t first, int64_t last) {
+    const at::NoGradGuard no_grad;
+    Reader<T> read(rows);
+    std::vector<T> centre(w), sums(2 * w);
+    for (int64_t c = first; c < last; ++c) {
+      const int64_t end = std::min(rows.number, (c + 1) * chunk);
+      read.open(c * chunk, end);
+      lengths(read(c * chunk), w, T(eps), centre.data());
+      for (int64_t start = c * chunk; start < end; start += FLUSH) {
+        const int64_t stop = std::min(end, start + FLUSH);
+        for (int64_t m = start; m < stop; ++m) add_moments(read(m), w, T(eps), centre.data(), sums.data());
+        flush(centre.data(), w, stop - start, sums.data(), &partial[c * 2 * w]);
       }
-      sink.hand_over(partial.data() + tasks.part(task) * size);
     }
   });
-  return total(partial, 1, size, to.a);
+  return total(partial, 2, w, rows.a);
 }
 
-// Sums of n and n² over all rows, (2, width) in float64.
-Tensor moments(const Tensor& a, const Maybe& b, const Maybe& index, int64_t pool, double eps) {
-  check(a, b, index, true);
-  check_neighbours(index, a.size(1));
+// Gradient of a row from those of the sums of n and n².
+template <typename T>
+APART void length_back(Row<T> x, const T* g, int64_t w, int64_t c0, int64_t c1, T eps, bool add, T* __restrict to,
+                       T* __restrict own) {
+  const T least = shortest<T>();
+#pragma omp simd
+  for (int64_t c = c0; c < c1; ++c) {
+    const T x0 = x.at(0, c), x1 = x.at(1, c), x2 = x.at(2, c);
+    const T n = length(x0, x1, x2);
+    const T f = n > least ? (g[c] + 2 * (n + eps) * g[w + c]) / n : T(0);
+    const int64_t second = x.step + c, third = 2 * x.step + c;
+    if (add) {
+      to[c] += f * x0, to[second] += f * x1, to[third] += f * x2;
+      own[c] += f * x0, own[second] += f * x1, own[third] += f * x2;
+    } else {
+      to[c] = f * x0, to[second] = f * x1, to[third] = f * x2;
+    }
+  }
+}
+
+template <typename T>
+void moments_back(const Rows& rows, int64_t w, double eps, const T* gradient, const Gradients& to) {
+  const Parts parts(rows, w, 1, true);
+  parts([&] {
+    return [&, read = Reader<T>(rows), sink = Sink<T>(rows, to)](int64_t, int64_t c0, int64_t c1, int64_t first,
+                                                                 int64_t last) mutable {
+      for (int64_t u = first; u < last; ++u) {
+        for (int64_t m = u * parts.unit; m < (u + 1) * parts.unit; ++m)
+          length_back(read(m), gradient, w, c0, c1, T(eps), bool(rows.index), sink.at(m), sink.mine());
+        sink.finish(u, c0, c1);
+      }
+    };
+  });
+}
+
+// Sums of n and n² over all rows, of their first columns, (2, width) in float64.
+Tensor moments(const Tensor& a, const Maybe& b, const Maybe& weight, const Maybe& index, int64_t width, double eps) {
+  const Rows rows(a, b, weight, {}, index);
+  TORCH_CHECK(width <= rows.columns, "lengths of ", width, " columns were asked of ", rows.columns);
   Tensor out;
-  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "moments", [&] { out = moments_of<scalar_t>(a, b, index, pool, eps); });
+  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "moments", [&] { out = moments_of<scalar_t>(rows, width, eps); });
   return out;
 }
 
 std::tuple<Tensor, Tensor> moments_backward(const Tensor& grad, const Tensor& a, const Maybe& b, const Maybe& index,
-                                            int64_t pool, double eps) {
-  check(a, b, index, true);
-  check_neighbours(index, a.size(1));
-  Pair to(a, b, index);
+                                            int64_t width, double eps) {
+  const Rows rows(a, b, {}, {}, index);
+  TORCH_CHECK(grad.sizes() == at::IntArrayRef({2, width}) && width <= rows.columns, "two sums of ", width, " columns");
+  Gradients to(rows);
+  if (width < rows.columns) to.a.zero_(), to.b.zero_();
   const Tensor g = grad.to(a.scalar_type()).contiguous();
-  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "moments_backward", [&] {
-    const auto rows = rows_of<scalar_t>(a, b, index);
-    const int64_t count = shape_of(a, index, pool).rows;
-    to.complete(b, index, moments_back<scalar_t>(rows, count, pool, eps, g.const_data_ptr<scalar_t>(), to));
-  });
-  return {to.a, to.b};
+  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "moments_backward",
+                             [&] { moments_back<scalar_t>(rows, width, eps, g.const_data_ptr<scalar_t>(), to); });
+  return {to.a, b && !index ? to.a.sum(1, true) : to.b};
 }
 
 }  // namespace

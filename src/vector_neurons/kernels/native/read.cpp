@@ -4,20 +4,13 @@
 // Beside its own vectors x (clouds, points, 3, channels) a point can read those of the cloud's mean,
 // (clouds, 3, more): channels then come before more. Frames are (clouds, points, 3, 3), vectors as columns.
 
-#include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
-#include <ATen/TensorOperators.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include <limits>
-#include <vector>
+#include "rows.h"
+
+using namespace vector_neurons;
 
 namespace {
-
-using at::Tensor;
 
 template <typename T>
 inline void read_row(const T* __restrict x, const T* __restrict frame, int64_t j, int64_t channels, int64_t point,
@@ -86,7 +79,7 @@ std::tuple<Tensor, Tensor, Tensor> read_pool_backward(const Tensor& grad_largest
                                                       const Tensor& frame) {
   const int64_t clouds = x.size(0), points = x.size(1), channels = x.size(3), more = mean.size(2),
                 all = channels + more;
-  Tensor gx = at::zeros(x.sizes(), x.options()), gframe = at::zeros(frame.sizes(), frame.options());
+  Tensor gx = fresh(x.sizes(), x.options()).zero_(), gframe = at::zeros(frame.sizes(), frame.options());
   Tensor gmean = at::zeros(mean.sizes(), mean.options());
   const Tensor top = grad_largest.contiguous(), every = (grad_average / points).contiguous();
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "read_pool_backward", [&] {

@@ -1,14 +1,15 @@
 // What the kernels of a vector-neuron block have in common: batch norm of lengths, leaky ReLU along a direction and, on
-// the edges of a graph, the mean over each point's neighbours. One row (the vectors of one edge) is held in cache from
-// beginning to end; edges never exist in memory, and the backward pass computes them again.
+// the edges of a graph, the mean over each point's neighbours. One row (the vectors of one edge) is held in registers
+// from beginning to end; edges never exist in memory, and the backward pass computes them again.
 //
-// A row m is a sum of two rows that do exist,  x_m = a[index[m]] + b[m / share]:
-//   edges of a graph       a: image at the neighbour    b: image at the point itself    share = k
-//   points and their mean  a: image at the point        b: image of the cloud's mean    share = points of a cloud
-//   few channels in        a: the input itself          b: a weight (inputs, width) that maps it while it is loaded
-//   anything else          a only
-// Features q have `width` channels, directions k the same, one for all, or none. Rows are (3, width), the width padded
-// to a multiple of LANES with zeros, so that every loop over channels is made of whole SIMD vectors (edges must be).
+// A row is (3, columns): features q in the first `width` columns, their directions k in the others, as many, one for
+// all features, or none. Widths are padded to a multiple of LANES with zeros, so that every loop over channels is made
+// of whole SIMD vectors (those of edges must be). Row m is a sum of two rows that do exist:
+//   edges of a graph       a[index[m]]: image at the neighbour    b[m / share]: image at the point itself, share = k
+//   points and their mean  a[m]: image at the point               b[m / share]: of the cloud's mean, share = its points
+//   anything else          a[m] only
+// Without a graph, a weight (inputs, columns) can map a[m]. Such images are made for a chunk of rows at a time, which
+// stays in cache, unless they are given, too; their gradients always are.
 //
 // The loops are plain: compilers vectorise them for the machine they are told to build for.
 
@@ -18,6 +19,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -26,101 +28,120 @@
 #include <limits>
 #include <vector>
 
+#include "apart.h"
+#include "products.h"
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 namespace vector_neurons {
 
 constexpr int64_t LANES = 8;
-constexpr int64_t CHUNK = 64;  // groups whose sums are added up together: fixed, so that threads do not change a bit
 
 using at::Tensor;
 using Maybe = std::optional<Tensor>;
 
+// Memory for a result. Large results are new memory each time, which Linux hands out in small pages, at several times
+// the cost of filling it; here in large ones.
+inline Tensor fresh(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  Tensor out = at::empty(sizes, options);
+#ifdef MADV_HUGEPAGE
+  constexpr uintptr_t page = 1 << 21;
+  const uintptr_t start = reinterpret_cast<uintptr_t>(out.data_ptr());
+  const uintptr_t first = (start + page - 1) & ~(page - 1), last = (start + out.nbytes()) & ~(page - 1);
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
+  return out;
+}
+
 // ---------------------------------------------------------------------------------------------------------- the rows
 
+// The two rows that one is the sum of; coordinates are a step apart.
 template <typename T>
+struct Row {
+  const T *a, *b;
+  int64_t step;
+  T at(int64_t d, int64_t column) const { return a[d * step + column] + b[d * step + column]; }
+  Row from(int64_t column) const { return {a + column, b + column, step}; }
+};
+
+// How the rows are made.
 struct Rows {
-  const T* a;
-  const T* b;                                       // or null
-  const T* weight;                                  // or null
-  const int64_t* index;                             // or null
-  int64_t width, inputs, points, per_cloud, share;  // inputs: channels of a
+  Tensor a;
+  Maybe b, weight, images, index;
+  std::optional<Product> map;
+  int64_t columns, points, per_cloud, share, number;
 
-  int64_t from(int64_t m) const { return index ? m / per_cloud * points + index[m] : m; }
-  const T* first(int64_t m) const { return a + from(m) * 3 * inputs; }
-  const T* second(int64_t m) const { return b + m / share * 3 * width; }
-
-  void load(int64_t m, T* __restrict x) const {
-    const T* __restrict p = first(m);
-    const int64_t n = 3 * width;
-    if (weight) {
-      for (int64_t d = 0; d < 3; ++d, x += width) {
-        for (int64_t c = 0; c < width; ++c) x[c] = p[d * inputs] * weight[c];
-        for (int64_t i = 1; i < inputs; ++i) {
-          const T* __restrict row = weight + i * width;
-          for (int64_t c = 0; c < width; ++c) x[c] += p[d * inputs + i] * row[c];
-        }
-      }
-    } else if (b) {
-      const T* __restrict r = second(m);
-      for (int64_t i = 0; i < n; ++i) x[i] = p[i] + r[i];
-    } else {
-      for (int64_t i = 0; i < n; ++i) x[i] = p[i];
+  Rows(const Tensor& first, const Maybe& second, const Maybe& by, const Maybe& mapped, const Maybe& graph)
+      : a(first), b(second), weight(by), images(mapped), index(graph) {
+    TORCH_CHECK(a.dim() == 4 && a.size(2) == 3 && a.is_contiguous(),
+                "rows must be contiguous (clouds, points, 3, columns)");
+    for (const Maybe& other : {b, weight, images})
+      TORCH_CHECK(!other || (other->is_contiguous() && other->scalar_type() == a.scalar_type()),
+                  "all rows need one type, contiguous");
+    TORCH_CHECK(!weight || (!index && weight->dim() == 2 && weight->size(0) == a.size(3)),
+                "a weight maps the channels of rows that exist");
+    if (weight && !images) map.emplace(weight->t());
+    columns = weight ? weight->size(1) : a.size(3), points = a.size(1);
+    TORCH_CHECK(!images || (weight && images->numel() == a.size(0) * points * 3 * columns), "images need their weight");
+    TORCH_CHECK(!b || b->sizes() == at::IntArrayRef({a.size(0), index ? index->size(1) : 1, 3, columns}),
+                "the second rows are ", b ? b->sizes() : at::IntArrayRef(), " beside ", a.sizes());
+    if (index) {
+      TORCH_CHECK(index->dim() == 3 && index->size(0) == a.size(0) && index->is_contiguous() &&
+                      index->scalar_type() == at::kLong,
+                  "a graph must be int64 (clouds, points, k), got ", index->sizes());
+      const int64_t* first = index->const_data_ptr<int64_t>();
+      const auto [least, most] = std::minmax_element(first, first + index->numel());
+      TORCH_CHECK(index->numel() == 0 || (*least >= 0 && *most < points), "neighbours must be indices 0 to ",
+                  points - 1);
     }
+    const int64_t each = index ? index->size(1) * index->size(2) : points;
+    number = a.size(0) * each, per_cloud = std::max<int64_t>(each, 1);
+    share = std::max<int64_t>(index ? index->size(2) : points, 1);
+  }
+
+  // What some rows are mapped from, in `a` or something like it.
+  Tensor sources(const Tensor& x, int64_t begin, int64_t end) const {
+    return x.view({-1, a.size(3)}).narrow(0, 3 * begin, 3 * (end - begin));
+  }
+  // Of rows, in whole groups, such that they stay in cache. Threads do not change it, nor therefore a bit of any sum.
+  // There are at least two: products of one alone would be divided among threads.
+  int64_t chunk(int64_t group) const {
+    const int64_t wanted = std::clamp<int64_t>((1 << 18) / (3 * std::max<int64_t>(columns, 1)), 256, 4096);
+    return std::max<int64_t>(std::min(wanted, (number + 1) / 2) / group, 1) * group;
   }
 };
 
-struct Shape {
-  int64_t rows, groups, k;  // k rows make one group; a pooled group gives one row of output
-};
-
-inline bool mapped(const Maybe& b) { return b && b->dim() == 2; }
-
+// A thread's way to the rows, a chunk of them at a time.
 template <typename T>
-Rows<T> rows_of(const Tensor& a, const Maybe& b, const Maybe& index) {
-  const int64_t clouds = a.size(0), points = a.size(1);
-  const int64_t per_cloud = index ? index->size(1) * index->size(2) : points;
-  const int64_t share = index ? index->size(2) : points;
-  const T* second = b ? b->const_data_ptr<T>() : nullptr;
-  return {a.const_data_ptr<T>(),
-          mapped(b) ? nullptr : second,
-          mapped(b) ? second : nullptr,
-          index ? index->const_data_ptr<int64_t>() : nullptr,
-          mapped(b) ? b->size(1) : a.size(3),
-          a.size(3),
-          points,
-          clouds ? per_cloud : 1,
-          share};
-}
+class Reader {
+ public:
+  explicit Reader(const Rows& rows)
+      : rows(rows),
+        index(rows.index ? rows.index->const_data_ptr<int64_t>() : nullptr),
+        a((rows.images ? *rows.images : rows.a).const_data_ptr<T>()),
+        b(rows.b ? rows.b->const_data_ptr<T>() : nullptr),
+        zeros(3 * rows.columns) {}
 
-inline Shape shape_of(const Tensor& a, const Maybe& index, int64_t pool) {
-  const int64_t rows = a.size(0) * (index ? index->size(1) * index->size(2) : a.size(1));
-  TORCH_CHECK(pool > 0 && rows % pool == 0, rows, " rows do not make groups of ", pool);
-  return {rows, rows / pool, pool};
-}
+  void open(int64_t begin, int64_t end) {
+    if (!rows.map) return;
+    made = (*rows.map)(rows.sources(rows.a, begin, end));
+    a = made.const_data_ptr<T>(), start = begin;
+  }
+  Row<T> operator()(int64_t m) const {
+    const int64_t w = rows.columns, source = index ? m / rows.per_cloud * rows.points + index[m] : m - start;
+    return {a + source * 3 * w, b ? b + m / rows.share * 3 * w : zeros.data(), w};
+  }
 
-// Refuse what would be read or written beyond its end.
-inline void check(const Tensor& a, const Maybe& b, const Maybe& index, bool feature) {
-  const int64_t width = mapped(b) ? b->size(1) : a.size(3);
-  TORCH_CHECK(a.dim() == 4 && a.size(2) == 3 && a.is_contiguous(),
-              "rows must be contiguous (clouds, points, 3, width)");
-  TORCH_CHECK(!b || (b->is_contiguous() && b->scalar_type() == a.scalar_type()), "both rows need one type, contiguous");
-  TORCH_CHECK(!mapped(b) || (!index && b->size(0) == a.size(3)), "a weight maps the channels of rows that exist");
-  if (b && !mapped(b))
-    TORCH_CHECK(b->sizes() == at::IntArrayRef({a.size(0), index ? index->size(1) : 1, 3, width}),
-                "the second rows are ", b->sizes(), " beside ", a.sizes());
-  if (!index) return;
-  TORCH_CHECK(!feature || width % LANES == 0, "the width of edges must be a multiple of ", LANES);
-  TORCH_CHECK(
-      index->dim() == 3 && index->size(0) == a.size(0) && index->is_contiguous() && index->scalar_type() == at::kLong,
-      "a graph must be int64 (clouds, points, k), got ", index->sizes());
-}
-
-// Refuse neighbours that do not exist; q and k have one graph, which is looked through once.
-inline void check_neighbours(const Maybe& index, int64_t points) {
-  if (!index || index->numel() == 0) return;
-  const int64_t* first = index->const_data_ptr<int64_t>();
-  const auto [least, most] = std::minmax_element(first, first + index->numel());
-  TORCH_CHECK(*least >= 0 && *most < points, "neighbours must be indices 0 to ", points - 1);
-}
+ private:
+  const Rows& rows;
+  const int64_t* index;
+  const T *a, *b;
+  std::vector<T> zeros;
+  Tensor made;
+  int64_t start = 0;
+};
 
 // Squares below this count as zero: the root stays differentiable, and the inverse's square finite.
 template <typename T>
@@ -133,21 +154,14 @@ inline T shortest() {
 }
 
 template <typename T>
-inline T length(const T* __restrict x, int64_t c, int64_t w) {
-  const T squares = x[c] * x[c] + x[w + c] * x[w + c] + x[2 * w + c] * x[2 * w + c];
-  return std::sqrt(std::max(squares, tiny<T>()));
+inline T length(T x0, T x1, T x2) {
+  const T squares = x0 * x0 + x1 * x1 + x2 * x2;
+  return std::sqrt(squares < tiny<T>() ? tiny<T>() : squares);
 }
 
-template <typename Body>
-void in_chunks(int64_t groups, const Body& body) {
-  const int64_t chunks = (groups + CHUNK - 1) / CHUNK;
-  at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t c = begin; c < end; ++c) body(c, c * CHUNK, std::min(groups, (c + 1) * CHUNK));
-  });
-}
-
-// Add up what the chunks found, (chunks, sums, width), always in the same order.
-inline Tensor total(const std::vector<double>& partial, int64_t sums, int64_t width, const Tensor& like) {
+// Add up what parts of the work found, (parts, sums, width), always in the same order.
+template <typename T>
+Tensor total(const std::vector<T>& partial, int64_t sums, int64_t width, const Tensor& like) {
   Tensor out = at::zeros({sums, width}, like.options().dtype(at::kDouble));
   double* o = out.data_ptr<double>();
   const int64_t n = sums * width;
@@ -156,104 +170,103 @@ inline Tensor total(const std::vector<double>& partial, int64_t sums, int64_t wi
   return out;
 }
 
-// Where the gradient of a row goes: to the rows it is the sum of, or through the weight that made it.
-template <typename T>
-struct Sink {
-  const Rows<T>& rows;
-  T* a;
-  T* b;
-  std::vector<T> own, weights;  // what gathers for the point the edges start from, and for the weight
-
-  Sink(const Rows<T>& r, T* to_a, T* to_b)
-      : rows(r), a(to_a), b(to_b), own(3 * r.width), weights(r.weight ? r.inputs * r.width : 0) {}
-
-  void take(int64_t m, const T* __restrict g, int64_t c0, int64_t c1) {
-    const int64_t w = rows.width;
-    T* __restrict to = a + rows.from(m) * 3 * rows.inputs;
-    if (rows.weight) {
-      for (int64_t d = 0; d < 3; ++d)
-        for (int64_t i = 0; i < rows.inputs; ++i) {
-          const T* __restrict row = rows.weight + i * w;
-          T* __restrict sums = weights.data() + i * w;
-          const T x = rows.first(m)[d * rows.inputs + i];
-          T sum = 0;
-#pragma omp simd reduction(+ : sum)
-          for (int64_t c = 0; c < w; ++c) sum += g[d * w + c] * row[c], sums[c] += g[d * w + c] * x;
-          to[d * rows.inputs + i] = sum;
-        }
-      return;
-    }
-    T* __restrict mine = own.data();
-    for (int64_t d = 0; d < 3; ++d)
-      if (rows.index)
-        for (int64_t i = d * w + c0; i < d * w + c1; ++i) to[i] += g[i], mine[i] += g[i];
-      else
-        for (int64_t i = d * w + c0; i < d * w + c1; ++i) to[i] = g[i];
-  }
-
-  // The edges of point u are through.
-  void finish(int64_t u, int64_t c0, int64_t c1) {
-    if (!rows.index) return;
-    for (int64_t d = 0; d < 3; ++d) {
-      if (b)
-        std::copy(own.data() + d * rows.width + c0, own.data() + d * rows.width + c1,
-                  b + (u * 3 + d) * rows.width + c0);
-      std::fill(own.data() + d * rows.width + c0, own.data() + d * rows.width + c1, T(0));
-    }
-  }
-
-  // A chunk is through: hand over what gathered for the weight.
-  void hand_over(double* __restrict to) {
-    for (size_t i = 0; i < weights.size(); ++i) to[i] += weights[i], weights[i] = T(0);
-  }
-};
-
-// Work is shared by clouds, whose points are neighbours of each other only, and inside a cloud by channels; without a
-// graph by chunks of rows. `unit` rows are taken together.
-struct Tasks {
-  int64_t unit, units, clouds, splits, count, width;
+// The work of a backward pass, in parts that add up to sums of their own. On a graph a part is a cloud, whose points
+// are neighbours of each other only, and threads may share its channels; else it is some chunks of rows. Rows are taken
+// in units that belong together.
+struct Parts {
+  int64_t unit, units, chunk, count, splits, width;
   bool graph;
 
-  template <typename T>
-  Tasks(const Rows<T>& rows, int64_t total, int64_t pool, bool apart)
-      : unit(std::max<int64_t>(rows.index ? rows.share : pool, 1)),
-        units(total / unit),
-        clouds(std::max<int64_t>(total / std::max<int64_t>(rows.per_cloud, 1), 1)),
-        width(rows.width),
-        graph(rows.index != nullptr) {
-    const int64_t most = apart ? width / LANES : 1;
-    splits = graph ? std::min<int64_t>(most, (at::get_num_threads() + clouds - 1) / clouds) : 1;
-    count = graph ? clouds * splits : (units + CHUNK - 1) / CHUNK;
+  Parts(const Rows& rows, int64_t width, int64_t group, bool apart)
+      : unit(rows.index ? rows.share : group),
+        units(rows.number / unit),
+        chunk(rows.chunk(unit) / unit),
+        splits(1),
+        width(width),
+        graph(rows.index) {
+    const int64_t chunks = (units + chunk - 1) / chunk;
+    const int64_t most = std::clamp<int64_t>((1 << 22) / (rows.weight ? rows.weight->numel() + 1 : 1), 4, 64);
+    count = graph ? rows.a.size(0) : std::min(chunks, most);
+    if (graph && apart && count)
+      splits = std::clamp<int64_t>((at::get_num_threads() + count - 1) / count, 1, std::max<int64_t>(width / LANES, 1));
+    if (graph) chunk = std::max<int64_t>(units / std::max<int64_t>(count, 1), 1);
   }
-  int64_t parts() const { return graph ? clouds : count; }  // that add up to sums apart from each other
-  int64_t part(int64_t task) const { return task / splits; }
-  int64_t begin(int64_t task) const { return graph ? task / splits * (units / clouds) : task * CHUNK; }
-  int64_t end(int64_t task) const {
-    return graph ? begin(task) + units / clouds : std::min(units, begin(task) + CHUNK);
-  }
-  int64_t first(int64_t task) const { return graph ? width / LANES * (task % splits) / splits * LANES : 0; }
-  int64_t last(int64_t task) const {
-    return graph && splits > 1 ? width / LANES * (task % splits + 1) / splits * LANES : width;
+
+  // body(part, first channel, last channel, first unit, last unit), chunk after chunk of a part.
+  template <typename Body>
+  void operator()(const Body& body) const {
+    const int64_t chunks = (units + chunk - 1) / chunk;
+    at::parallel_for(0, count * splits, 1, [&](int64_t first, int64_t last) {
+      const at::NoGradGuard no_grad;
+      auto work = body();
+      for (int64_t task = first; task < last; ++task) {
+        const int64_t part = task / splits, split = task % splits, lanes = width / LANES;
+        const int64_t c0 = lanes * split / splits * LANES,
+                      c1 = splits > 1 ? lanes * (split + 1) / splits * LANES : width;
+        for (int64_t c = part * chunks / count; c < (part + 1) * chunks / count; ++c)
+          work(part, c0, c1, c * chunk, std::min(units, (c + 1) * chunk));
+      }
+    });
   }
 };
 
-template <typename T>
-T* pointer(const Tensor& t) {
-  return t.numel() ? t.data_ptr<T>() : nullptr;
-}
+// Gradients of what rows are made of.
+struct Gradients {
+  Tensor a, b, weight;
 
-// Gradients of the two tensors that rows are made of: memory for the kernels to fill.
-struct Pair {
-  Tensor a, b;
-  Pair(const Tensor& for_a, const Maybe& for_b, const Maybe& index) {
-    a = index ? at::zeros(for_a.sizes(), for_a.options()) : at::empty(for_a.sizes(), for_a.options());
-    b = at::empty(for_b && index ? for_b->sizes() : at::IntArrayRef({0}), for_a.options());
+  // Of the sources of images only if they are wanted: that is a product.
+  explicit Gradients(const Rows& rows, bool of_a = true)
+      : a(fresh(of_a || !rows.weight ? rows.a.sizes() : at::IntArrayRef({0}), rows.a.options())) {
+    if (rows.index) a.zero_();  // edges add to it
+    b = at::empty(rows.b && rows.index ? rows.b->sizes() : at::IntArrayRef({0}), a.options());
+    weight = at::empty({0}, a.options());
   }
-  // What all rows of a cloud share, or the weight that mapped them.
-  void complete(const Maybe& for_b, const Maybe& index, const Tensor& weights) {
-    if (!for_b || index) return;
-    b = mapped(for_b) ? weights.view(for_b->sizes()).to(a.scalar_type()) : a.sum(1, true);
+};
+
+// Where a thread leaves the gradients of rows: on edges they are added to the rows that each is the sum of, at channels
+// that the thread has for itself; images go back through their weight, a chunk at a time; others are where they belong.
+template <typename T>
+class Sink {
+ public:
+  Sink(const Rows& rows, const Gradients& to)
+      : rows(rows),
+        index(rows.index ? rows.index->const_data_ptr<int64_t>() : nullptr),
+        a(to.a.data_ptr<T>()),
+        b(to.b.numel() ? to.b.data_ptr<T>() : nullptr),
+        own(3 * rows.columns) {}
+
+  void open(int64_t begin, int64_t end) {
+    if (!rows.weight) return;
+    start = begin;
+    if (!images.defined() || images.size(0) < 3 * (end - begin))
+      images = at::zeros({3 * (end - begin), rows.columns}, rows.a.options());
   }
+  // Where the gradient of a row is to be written; an edge's is to be added, there and to what is the point's own.
+  T* at(int64_t m) {
+    const int64_t row = 3 * rows.columns;
+    if (index) return a + row * (m / rows.per_cloud * rows.points + index[m]);
+    return rows.weight ? images.data_ptr<T>() + row * (m - start) : a + row * m;
+  }
+  T* mine() { return own.data(); }
+  // The edges of point u are through.
+  void finish(int64_t u, int64_t c0, int64_t c1) {
+    if (!index) return;
+    const int64_t w = rows.columns;
+    for (int64_t d = 0; d < 3; ++d) {
+      if (b) std::copy(own.data() + d * w + c0, own.data() + d * w + c1, b + (u * 3 + d) * w + c0);
+      std::fill(own.data() + d * w + c0, own.data() + d * w + c1, T(0));
+    }
+  }
+  // The gradients of a chunk's images.
+  Tensor of_images(int64_t begin, int64_t end) const { return images.narrow(0, 0, 3 * (end - begin)); }
+
+ private:
+  const Rows& rows;
+  const int64_t* index;
+  T *a, *b;
+  std::vector<T> own;
+  Tensor images;
+  int64_t start = 0;
 };
 
 }  // namespace vector_neurons
