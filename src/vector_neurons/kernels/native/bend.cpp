@@ -207,7 +207,7 @@ Tensor bend_rows_back(const Rows& rows, const Settings<T>& s, int64_t pool, cons
         stop = std::min(end, (cloud + 1) * rows.share);
         second[part][cloud] += of_images.narrow(0, 3 * (m - begin), 3 * (stop - m)).view({-1, 3, columns}).sum(0);
       }
-      if (back) rows.sources(out.a, begin, end).copy_((*back)(of_images));
+      if (back) (*back)(of_images, rows.sources(out.a, begin, end));
       Tensor sum = at::from_blob(weights.data() + part * rows.weight->numel(), rows.weight->sizes(), rows.a.options());
       at::addmm_out(sum, sum, rows.sources(rows.a, begin, end).t(), of_images);
     };

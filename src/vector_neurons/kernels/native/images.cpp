@@ -32,18 +32,16 @@ Tensor images(const Tensor& x, const Tensor& weight) {
   Tensor out = fresh(shape, x.options());
   const Tensor rows = flat(x), to = flat(out);
   const Product product(weight.t());
-  in_chunks(rows.size(0), [&](int64_t start, int64_t count) {
-    to.narrow(0, start, count).copy_(product(rows.narrow(0, start, count)));
-  });
+  in_chunks(rows.size(0),
+            [&](int64_t start, int64_t count) { product(rows.narrow(0, start, count), to.narrow(0, start, count)); });
   return out;
 }
 
 std::tuple<Tensor, Tensor> images_backward(const Tensor& grad, const Tensor& x, const Tensor& weight) {
   const Tensor out = fresh(x.sizes(), x.options()), to = flat(out), g = flat(grad);
   const Product product(weight);
-  in_chunks(g.size(0), [&](int64_t start, int64_t count) {
-    to.narrow(0, start, count).copy_(product(g.narrow(0, start, count)));
-  });
+  in_chunks(g.size(0),
+            [&](int64_t start, int64_t count) { product(g.narrow(0, start, count), to.narrow(0, start, count)); });
   return {out, flat(x).t().mm(g)};
 }
 

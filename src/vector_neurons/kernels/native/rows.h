@@ -37,8 +37,6 @@
 
 namespace vector_neurons {
 
-constexpr int64_t LANES = 8;
-
 using at::Tensor;
 using Maybe = std::optional<Tensor>;
 
