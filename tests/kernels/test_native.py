@@ -6,7 +6,7 @@ from torch import nn
 
 import vector_neurons as vn
 from vector_neurons import kernels
-from vector_neurons.kernels.block import Rows, bend, moments
+from vector_neurons.kernels.block import Rows, bend, images, moments
 from vector_neurons.testing import relative_error
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
@@ -130,12 +130,15 @@ def test_degenerate_clouds(name, cloud, training):
 
 
 @pytest.mark.parametrize("clouds", [1, 3])
-@pytest.mark.parametrize("on", ["edges", "points", "images"])
+@pytest.mark.parametrize("on", ["edges", "points", "images", "wide-images"])
 def test_the_number_of_threads_changes_no_bit(clouds, on):
     torch.manual_seed(0)
-    a, b = torch.randn(2, clouds, 300, 3, 48)
-    graph, weight = torch.randint(300, (clouds, 300, 7)), torch.randn(48, 48)
-    norm = torch.rand(5, 24)
+    wide = on == "wide-images"  # by another product
+    on, inputs, width = ("images", 96, 128) if wide else (on, 48, 24)
+    a = torch.randn(clouds, 300, 3, inputs)
+    b = torch.randn(clouds, 300, 3, 2 * width)
+    graph, weight = torch.randint(300, (clouds, 300, 7)), torch.randn(inputs, 2 * width)
+    norm = torch.rand(5, width)
 
     def everything(threads):
         torch.set_num_threads(threads)
@@ -143,11 +146,11 @@ def test_the_number_of_threads_changes_no_bit(clouds, on):
         rows = Rows(*leaves[:2])
         rows = rows._replace(graph=graph) if on == "edges" else rows
         rows = rows._replace(weight=leaves[3]) if on == "images" else rows
-        y = bend(rows, leaves[2], 24, 21, 7 if on == "edges" else 1, 0.2, None, batch=100)
-        sums = moments(rows, 24, None)
+        y = bend(rows, leaves[2], width, width - 3, 7 if on == "edges" else 1, 0.2, None, batch=100)
+        sums = moments(rows, width, None)
         loss = y.square().sum() + (0 if on == "images" else sums.square().sum())
         gradients = torch.autograd.grad(loss, leaves[: 4 if on == "images" else 3])
-        return [y, sums, vn.knn(a, 9), vn.knn(a[..., :1], 9), *gradients]
+        return [y, sums, images(a, weight), vn.knn(a, 9), vn.knn(a[..., :1], 9), *gradients]
 
     threads = torch.get_num_threads()
     try:
@@ -190,6 +193,71 @@ def test_lengths_that_hardly_differ_have_a_variance(spread):
 def test_a_cloud_far_from_the_origin():
     x = torch.randn(2, 200, 3, 1) + 1000 * torch.randn(3, 1)
     assert all(value.isfinite().all() for value in run(vn.Block(1, 8), x, "native").values())
+
+
+@pytest.mark.parametrize("name", ["block", "block-many-in", "edge-conv", "invariant", "invariant-many-in", "pooled"])
+@both_modes
+def test_an_input_without_gradient(name, training):
+    module, x = build(name, torch.float64, training)
+    gradients = []
+    for body in ("eager", "native"):
+        module.zero_grad()
+        with kernels.using(body):
+            module(x).square().sum().backward()
+        gradients.append([p.grad for p in module.parameters()])
+    for found, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_parameters_without_gradient():
+    module, x = build("block-many-in", torch.float64, True)
+    module.linear.requires_grad_(False), module.direction.requires_grad_(False)
+    plain, native = run(module, x, "eager"), run(module, x, "native")
+    assert native.keys() == plain.keys()
+    for part, expected in plain.items():
+        assert relative_error(native[part], expected) <= 1e-11, part
+
+
+def test_directions_too_short_beside_others_are_bounded_alike():
+    module, x = build("block", torch.float64, True)
+    module.direction.weight.data[0] *= 5e-4
+    plain, native = run(module, x, "eager"), run(module, x, "native")
+    for part, expected in plain.items():
+        assert relative_error(native[part], expected) <= 1e-11, part
+
+
+@pytest.mark.parametrize("widths", [(6, 8), (70, 90), (30, 300)], ids=["small", "large", "uneven"])
+def test_two_threads_in_inference_mode(widths):
+    """Each of the three kinds of products, called from threads that know nothing of the mode."""
+    x, threads = torch.randn(2, 40, 3, widths[0]), torch.get_num_threads()
+    layers = vn.EdgeConv(*widths, k=3).eval(), vn.Block(*widths).eval(), vn.Invariant(widths[0]).eval()
+    try:
+        torch.set_num_threads(2)
+        for layer in layers:
+            with kernels.using("eager"):
+                expected = layer(x)
+            with kernels.using("native"), torch.inference_mode():
+                torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-4)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_statistics_of_the_batch_in_evaluation_leave_padding_out():
+    block, x = vn.Block(6, 8).eval(), torch.randn(2, 9, 3, 6)
+    block.norm.bn.running_mean = block.norm.bn.running_var = None
+    mask = torch.arange(9) < torch.tensor([9, 5])[:, None]
+    x[~mask] = 100
+    with kernels.using("eager"):
+        expected = block(x, mask)
+    with kernels.using("native"):
+        torch.testing.assert_close(block(x, mask)[mask], expected[mask])
+
+
+def test_points_without_neighbours_have_no_gradient():
+    layer, x = vn.EdgeConv(6, [21, 10], k=4).eval(), torch.randn(2, 50, 3, 6, requires_grad=True)
+    with kernels.using("native"):
+        layer(x, torch.zeros(2, 50, 0, dtype=torch.int64)).nansum().backward()
+    assert x.grad is None or x.grad.nan_to_num().abs().max() == 0
 
 
 def test_frozen_statistics_stay_frozen():
@@ -268,9 +336,12 @@ def test_operators_refuse_what_they_would_read_beyond():
     refused("the norm must be", Rows(a), norm[:4])
     refused("one channel or 8", Rows(a), directions=4)
     refused("one channel or 16", Rows(a), torch.rand(5, 16), directions=16)
-    refused("the width of edges", Rows(a, graph=graph), torch.rand(5, 4), directions=4, channels=4, pool=3)
+    narrow = Rows(a[..., :8].contiguous(), graph=graph)
+    refused("the width of edges", narrow, torch.rand(5, 4), directions=4, channels=4, pool=3)
     refused("the width of edges", Rows(a), channels=9)
     refused("do not make groups", Rows(a), pool=3)
+    refused("do not make groups", Rows(a, graph=graph), pool=6)
+    refused("one channel or 8", Rows(a), directions=0)
     refused("a weight maps", Rows(a, weight=weight[:8]))
     refused("a weight maps", Rows(a, weight=weight, graph=graph), pool=3)
     refused("images need their weight", Rows(a, weight=weight, images=a[:1]))

@@ -122,3 +122,15 @@ def test_neighbours_of_many_points_need_no_matrix():
     expected = torch.cdist(x[0, rows], x[0]).topk(10, largest=False).indices
     assert torch.equal(found[0, rows], expected)
     assert neighbours.BLOCK_ELEMENTS < 3000 * 3000 * 10
+
+
+def test_a_space_without_dimensions():
+    found, expected = by_both_bodies(torch.empty(1, 600, 0), 3)
+    assert torch.equal(found, expected)
+
+
+def test_the_operator_refuses_what_it_would_read_beyond():
+    x = torch.randn(2, 9, 3)
+    for present, k in ((torch.tensor([3, 9]), 5), (torch.tensor([9, 10]), 2), (torch.tensor([9]), 2)):
+        with pytest.raises(RuntimeError, match=r"neighbours of|how many"):
+            torch.ops.vector_neurons.nearest(x, present, k, True, 0.0)

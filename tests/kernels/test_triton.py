@@ -172,10 +172,6 @@ def run_layer(name):
     return [y.detach(), x.grad, *(p.grad for p in layer.parameters() if p.grad is not None), *layer.buffers()]
 
 
-def _flat(x):
-    return x.flatten(0, -2)
-
-
 def interpret(path):
     """In a process of its own: run the operators, and layers on them."""
     from vector_neurons.kernels import triton
@@ -185,8 +181,6 @@ def interpret(path):
     found = {(name, dtype): run(triton, case, dtype) for name, case in CASES.items() for dtype in dtypes}
     triton.register("cpu")
     torch.library.impl("vector_neurons::nearest", "cpu", lambda x, _, k, own, __: neighbours._search(x, k, own, None))
-    torch.library.impl("vector_neurons::images", "cpu", torch.matmul)
-    torch.library.impl("vector_neurons::images_backward", "cpu", lambda g, x, w: (g @ w.mT, _flat(x).mT @ _flat(g)))
     kernels._State.loaded = True  # the operators now have bodies, though not those in C++
     launch, launched = triton._Launch.__call__, []
     triton._Launch.__call__ = lambda *args, **kwargs: launched.append(args[1]) or launch(*args, **kwargs)

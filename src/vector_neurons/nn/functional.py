@@ -35,7 +35,8 @@ def _positive(squares: Tensor) -> Tensor:
 
 
 def _bounded(squares: Tensor) -> Tensor:
-    return _positive(squares.maximum(RELATIVE_FLOOR**2 * squares.mean(-1, keepdim=True)))
+    # The bound is a constant to the gradient, here as in the kernels.
+    return _positive(squares.maximum(RELATIVE_FLOOR**2 * squares.detach().mean(-1, keepdim=True)))
 
 
 def squared_norm(x: Vectors) -> Scalars:

@@ -80,8 +80,7 @@ def leaky_relu(q: Tensor, k: Tensor, slope: float, *, eps: float | None) -> Tens
     """The non-linearity alone."""
     channels, directions = q.shape[-1], k.shape[-1]
     rows = Rows(torch.cat([q, k], dim=-1).reshape(1, -1, 3, channels + directions))
-    norm, _ = _norm(lambda: moments(rows, channels, eps), rows, None, channels)
-    return bend(rows, norm, directions, channels, 1, slope, eps).view(q.shape)
+    return bend(rows, _unchanged(q, channels), directions, channels, 1, slope, eps).view(q.shape)
 
 
 def read_pool(x: Tensor, overall: Tensor | None, frame: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,9 +124,13 @@ def _images(x: Tensor, weight: Tensor) -> Tensor:
     return images(x, weight) if x.device.type == "cpu" else x @ weight
 
 
+def _unchanged(like: Tensor, channels: int) -> Tensor:
+    return torch.cat([like.new_ones(1, channels), like.new_zeros(4, channels)])
+
+
 def _norm(lengths: Moments, rows: Rows, settings: Settings | None, channels: int) -> tuple[Tensor, int]:
     """The settings as the kernels take them, `(5, channels)`, and whose statistics they are; None changes no length."""
     if settings is None:
-        return torch.cat([rows.a.new_ones(1, channels), rows.a.new_zeros(4, channels)]), 0
+        return _unchanged(rows.a, channels), 0
     *found, batch = settings(lambda: lengths()[:, :channels], rows.number())
     return torch.stack(found).to(rows.a.dtype), batch

@@ -65,10 +65,10 @@ class BatchNorm(nn.Module):
         return past.exp() if self.mode == "log" else past
 
     def fusable(self, mask: Mask | None) -> bool:
-        """Whether the kernels know this norm; they know no padding, which only training would have to leave out."""
-        return self.mode == "norm" and not (
-            self.bn.training and (mask is not None or isinstance(self.bn, nn.SyncBatchNorm))
-        )
+        """Whether the kernels know this norm; they know no padding, which statistics of a batch have to leave out."""
+        of_batch = self.bn.training or self.bn.running_mean is None or self.bn.running_var is None
+        synchronised = self.bn.training and isinstance(self.bn, nn.SyncBatchNorm)
+        return self.mode == "norm" and not synchronised and not (of_batch and mask is not None)
 
     def settings(self, moments: fused.Moments, count: int) -> fused.Lengths:
         """What becomes of the lengths in every channel, of which there are `count`."""

@@ -169,7 +169,7 @@ APART void load_gradient(const T* __restrict from, int64_t w, int64_t channels, 
 // Goes through all rows for the sums of the gradients of scale and shift, (2, width), and to keep those of rows, too.
 template <typename T, Direction D, Keep K>
 Tensor bend_rows_back(const Rows& rows, const Settings<T>& s, int64_t pool, const Tensor& grad, Gradients& out) {
-  const int64_t w = s.width, columns = rows.columns, channels = s.channels, clouds = rows.a.size(0);
+  const int64_t w = s.width, columns = rows.columns, channels = s.channels;
   const T* gradient = grad.const_data_ptr<T>();
   constexpr bool KEEP = K != Keep::nothing;
   const bool mapped = KEEP && rows.weight;
@@ -177,7 +177,7 @@ Tensor bend_rows_back(const Rows& rows, const Settings<T>& s, int64_t pool, cons
   const Parts parts(rows, w, pool, D == Direction::each);
   std::vector<double> sums(parts.count * 2 * w, 0.0);
   std::vector<T> weights(mapped ? parts.count * rows.weight->numel() : 0);
-  const Tensor second = at::zeros({parts.count, mapped && rows.b ? clouds : 0, 3, columns}, grad.options());
+  std::vector<std::vector<std::pair<int64_t, Tensor>>> second(parts.count);  // of some clouds, by part
   const auto back = mapped && out.a.numel() ? std::optional(Product(*rows.weight)) : std::nullopt;
   parts([&] {
     return [&, read = Reader<T>(rows), sink = Sink<T>(rows, out), g = std::vector<T>(3 * w),
@@ -205,7 +205,12 @@ Tensor bend_rows_back(const Rows& rows, const Settings<T>& s, int64_t pool, cons
       for (int64_t m = begin, stop; rows.b && m < end; m = stop) {  // what the points of a cloud share
         const int64_t cloud = m / rows.share;
         stop = std::min(end, (cloud + 1) * rows.share);
-        second[part][cloud] += of_images.narrow(0, 3 * (m - begin), 3 * (stop - m)).view({-1, 3, columns}).sum(0);
+        const Tensor some = of_images.narrow(0, 3 * (m - begin), 3 * (stop - m)).view({-1, 3, columns}).sum(0);
+        auto& found = second[part];
+        if (found.empty() || found.back().first != cloud)
+          found.emplace_back(cloud, some);
+        else
+          found.back().second += some;
       }
       if (back) (*back)(of_images, rows.sources(out.a, begin, end));
       Tensor sum = at::from_blob(weights.data() + part * rows.weight->numel(), rows.weight->sizes(), rows.a.options());
@@ -213,8 +218,12 @@ Tensor bend_rows_back(const Rows& rows, const Settings<T>& s, int64_t pool, cons
     };
   });
   if (mapped) out.weight = total(weights, rows.weight->size(0), columns, grad).to(grad.scalar_type());
-  if (mapped && rows.b) out.b = second.sum(0).view(rows.b->sizes());
-  if (!mapped && rows.b && !rows.index) out.b = out.a.sum(1, true);
+  if (mapped && rows.b) {
+    out.b = at::zeros(rows.b->sizes(), grad.options());
+    for (const auto& found : second)
+      for (const auto& [cloud, some] : found) out.b[cloud][0] += some;
+  }
+  if (KEEP && !rows.weight && rows.b && !rows.index) out.b = out.a.sum(1, true);
   return total(sums, 2, w, grad);
 }
 
@@ -241,10 +250,12 @@ Rows checked(const Tensor& a, const Maybe& b, const Maybe& weight, const Maybe& 
   TORCH_CHECK(norm.dim() == 2 && norm.size(0) == 5 && norm.is_contiguous() && norm.scalar_type() == a.scalar_type(),
               "the norm must be (5, width), got ", norm.sizes());
   const int64_t width = norm.size(1);
-  TORCH_CHECK((directions == 0 || directions == 1 || directions == width) && width + directions <= rows.columns,
-              "directions need one channel or ", width, ", got ", directions, " in rows of ", rows.columns);
+  const bool fits = directions == 1 ? width < rows.columns : width + directions == rows.columns;
+  TORCH_CHECK((directions == 0 || directions == 1 || directions == width) && fits, "directions need one channel or ",
+              width, ", got ", directions, " in rows of ", rows.columns);
   TORCH_CHECK(channels <= width && (!index || width % LANES == 0), "the width of edges must be a multiple of ", LANES);
-  TORCH_CHECK(pool > 0 && rows.number % pool == 0, rows.number, " rows do not make groups of ", pool);
+  TORCH_CHECK(pool > 0 && rows.number % pool == 0 && (!index || rows.per_cloud % pool == 0), rows.number,
+              " rows do not make groups of ", pool);
   return rows;
 }
 

@@ -1,5 +1,5 @@
 // The images of points under a linear map. Products are taken a chunk of rows at a time: what they write is then still
-// in cache when they come to it again, and threads change no bit.
+// in cache when they come to it again, and threads change no bit, but in the gradient of the weight.
 
 #include <torch/library.h>
 
@@ -38,6 +38,7 @@ Tensor images(const Tensor& x, const Tensor& weight) {
 }
 
 std::tuple<Tensor, Tensor> images_backward(const Tensor& grad, const Tensor& x, const Tensor& weight) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const Tensor out = fresh(x.sizes(), x.options()), to = flat(out), g = flat(grad);
   const Product product(weight);
   in_chunks(g.size(0),

@@ -261,7 +261,7 @@ struct Projection {
 // if a subspace would leave out much of them, or they are few.
 std::optional<Projection> project(const Tensor& x, int64_t n) {
   const int64_t dim = x.size(1), most = *std::rbegin(FEW);
-  if (n < (dim <= NARROW ? MANY : LARGE) || (dim > NARROW && dim <= 2 * most)) return {};
+  if (dim == 0 || n < (dim <= NARROW ? MANY : LARGE) || (dim > NARROW && dim <= 2 * most)) return {};
   const Tensor centred = x - x.narrow(0, 0, n).mean(0, true), real = centred.narrow(0, 0, n);
   const Tensor spread = real.mT().mm(real);
   if (!std::isfinite(spread.sum().item<double>())) return {};
@@ -271,7 +271,11 @@ std::optional<Projection> project(const Tensor& x, int64_t n) {
   axes = std::get<0>(at::linalg_qr(axes));
   const Tensor held = ((axes * spread.mm(axes)).sum(0) / spread.trace()).cumsum(0);
   for (const int64_t few : FEW)
-    if (held[few - 1].item<double>() > MOST) return Projection{centred.mm(axes.narrow(1, 0, few)), centred.norm(2, -1)};
+    if (held[few - 1].item<double>() > MOST) {
+      // In float64: who allows torch to round products of float32 does not mean these.
+      const Tensor seen = centred.to(at::kDouble).mm(axes.narrow(1, 0, few).to(at::kDouble));
+      return Projection{seen.to(x.scalar_type()), centred.norm(2, -1)};
+    }
   return {};
 }
 
@@ -433,7 +437,12 @@ void search(const Tensor& x, int64_t n, int64_t k, bool include_self, double ulp
 
 // The k nearest of the first present[b] points of each cloud (clouds, points, dim), for every point.
 Tensor nearest(const Tensor& x, const Tensor& present, int64_t k, bool include_self, double ulps) {
-  TORCH_CHECK(x.dim() == 3 && x.is_contiguous() && present.is_contiguous(), "nearest needs (clouds, points, dim)");
+  TORCH_CHECK(x.dim() == 3 && x.is_contiguous() && present.is_contiguous() && present.numel() == x.size(0),
+              "nearest needs (clouds, points, dim), and how many of the points are present in each cloud");
+  for (int64_t cloud = 0; cloud < x.size(0); ++cloud) {
+    const int64_t n = present.const_data_ptr<int64_t>()[cloud];
+    TORCH_CHECK(1 <= k && k + !include_self <= n && n <= x.size(1), k, " neighbours of ", n, " points");
+  }
   // Products round as the caller's autocast says, unless it is told not to.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const at::NoGradGuard no_grad;

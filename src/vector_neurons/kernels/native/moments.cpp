@@ -106,6 +106,7 @@ Tensor moments(const Tensor& a, const Maybe& b, const Maybe& weight, const Maybe
 std::tuple<Tensor, Tensor> moments_backward(const Tensor& grad, const Tensor& a, const Maybe& b, const Maybe& index,
                                             int64_t width, double eps) {
   const Rows rows(a, b, {}, {}, index);
+  TORCH_CHECK(!index || width % LANES == 0, "the width of edges must be a multiple of ", LANES);
   TORCH_CHECK(grad.sizes() == at::IntArrayRef({2, width}) && width <= rows.columns, "two sums of ", width, " columns");
   Gradients to(rows);
   if (width < rows.columns) to.a.zero_(), to.b.zero_();

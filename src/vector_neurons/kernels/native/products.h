@@ -8,12 +8,10 @@
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "apart.h"
@@ -56,7 +54,7 @@ void strip(const T* x, int64_t inputs, const T* weight, int64_t padded, T* out, 
 class Product {
  public:
   explicit Product(const Tensor& by) : weight(by), columns(by.size(0)), inputs(by.size(1)) {
-    const at::AutoDispatchBelowADInplaceOrView no_grad;
+    const at::AutoDispatchBelowADInplaceOrView plain;
     if (inputs <= 64 && columns <= 192) {
       turned = at::constant_pad_nd(weight.t(), {0, -columns & (LANES - 1)}).contiguous();
     } else if (columns >= 64 && inputs >= 64 && weight.scalar_type() == at::kFloat &&
@@ -66,18 +64,17 @@ class Product {
   }
 
   void operator()(const Tensor& rows, Tensor out) const {
-    const at::AutoDispatchBelowADInplaceOrView no_grad;
+    const at::AutoDispatchBelowADInplaceOrView plain;  // also where `out` was made in inference mode
     if (packed.defined())
-      out.copy_(operators()->linear.call(rows, packed, {}, "none", c10::List<std::optional<at::Scalar>>(), ""));
+      out.copy_(by_onednn(rows));
     else if (turned.defined() && rows.is_contiguous() && out.is_contiguous())
       AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "product", [&] { small<scalar_t>(rows, out); });
     else
       at::mm_out(out, rows, weight.t());
   }
   Tensor operator()(const Tensor& rows) const {
-    const at::AutoDispatchBelowADInplaceOrView no_grad;
-    if (packed.defined())
-      return operators()->linear.call(rows, packed, {}, "none", c10::List<std::optional<at::Scalar>>(), "");
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    if (packed.defined()) return by_onednn(rows);
     Tensor out = at::empty({rows.size(0), columns}, rows.options());
     (*this)(rows, out);
     return out;
@@ -106,6 +103,10 @@ class Product {
       }
     }();
     return found;
+  }
+
+  Tensor by_onednn(const Tensor& rows) const {
+    return operators()->linear.call(rows, packed, {}, "none", c10::List<std::optional<at::Scalar>>(), "");
   }
 
   template <typename T>

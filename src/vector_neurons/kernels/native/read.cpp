@@ -41,7 +41,8 @@ inline void read_row_back(const T* __restrict x, const T* __restrict frame, int6
 
 // Maximum and mean over the points, (clouds, 3, channels + more), and which point was the largest.
 std::tuple<Tensor, Tensor, Tensor> read_pool(const Tensor& x, const Tensor& mean, const Tensor& frame) {
-  TORCH_CHECK(x.dim() == 4 && x.size(2) == 3 && mean.dim() == 3 && frame.dim() == 4 && frame.size(1) == x.size(1),
+  TORCH_CHECK(x.dim() == 4 && x.size(2) == 3 && mean.dim() == 3 && mean.size(0) == x.size(0) && mean.size(1) == 3 &&
+                  frame.sizes() == at::IntArrayRef({x.size(0), x.size(1), 3, 3}),
               "read_pool takes (clouds, points, 3, channels), (clouds, 3, more) and (clouds, points, 3, 3)");
   TORCH_CHECK(x.is_contiguous() && mean.is_contiguous() && frame.is_contiguous(), "read_pool needs contiguous tensors");
   const int64_t clouds = x.size(0), points = x.size(1), channels = x.size(3), more = mean.size(2),

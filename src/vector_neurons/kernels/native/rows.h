@@ -104,7 +104,7 @@ struct Rows {
     return x.view({-1, a.size(3)}).narrow(0, 3 * begin, 3 * (end - begin));
   }
   // Of rows, in whole groups, such that they stay in cache. Threads do not change it, nor therefore a bit of any sum.
-  // There are at least two: products of one alone would be divided among threads.
+  // There are at least two of more than one group: products of one alone would be divided among threads.
   int64_t chunk(int64_t group) const {
     const int64_t wanted = std::clamp<int64_t>((1 << 18) / (3 * std::max<int64_t>(columns, 1)), 256, 4096);
     return std::max<int64_t>(std::min(wanted, (number + 1) / 2) / group, 1) * group;
@@ -217,6 +217,7 @@ struct Gradients {
       : a(fresh(of_a || !rows.weight ? rows.a.sizes() : at::IntArrayRef({0}), rows.a.options())) {
     if (rows.index) a.zero_();  // edges add to it
     b = at::empty(rows.b && rows.index ? rows.b->sizes() : at::IntArrayRef({0}), a.options());
+    if (!rows.number) b.zero_();  // no edge will write it
     weight = at::empty({0}, a.options());
   }
 };
