@@ -103,7 +103,7 @@ def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
     overall = None
     if isinstance(x, WithMean):
         weight, other = weight.tensor_split(2)
-        clouds, mean, x = len(x.x), x.mean, x.x
+        clouds, mean, x = x.x.shape[0], x.mean, x.x
         overall = (mean @ other).reshape(clouds, -1, 3, other.shape[1])
         x = x.reshape(clouds, -1, 3, x.shape[-1])
     else:
