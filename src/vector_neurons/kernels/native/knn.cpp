@@ -33,7 +33,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t BLOCK = 1 << 18;  // elements of a block of scores: stays in the second-level cache
+constexpr int64_t BLOCK = 1 << 20;  // elements of a block of scores, at most
 constexpr int64_t NARROW = 8;       // spaces up to this dimension are measured by differences, without a product
 constexpr int64_t SPAN = 16;        // values that are passed over together
 constexpr int64_t MANY = 512;       // points of a narrow cloud from which on candidates are found in boxes,
@@ -206,7 +206,7 @@ void search_blocks(const Cloud<T>& cloud, const Tensor& x, int64_t* out) {
   const T* __restrict square = squares.const_data_ptr<T>();
   const T* length = lengths.const_data_ptr<T>();
   const double longest = *std::max_element(length, length + n), unit = std::numeric_limits<T>::epsilon();
-  const int64_t most = std::clamp<int64_t>(BLOCK / std::max<int64_t>(points, 1), 16, 128);
+  const int64_t most = std::clamp<int64_t>(BLOCK / std::max<int64_t>(points, 1), 16, 256);
   at::parallel_for(0, (points + most - 1) / most, 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_grad;
     std::vector<T> scores(most * points), least, minima;
