@@ -46,9 +46,11 @@ def images(x: Tensor, weight: Tensor) -> Tensor:
 
 def moments(rows: Rows, width: int, eps: float | None) -> Tensor:
     """Sums over all rows of each length and of its square, for the first columns, `(2, width)` in float64."""
-    a, weight = (rows.a, rows.weight) if rows.images is None else (rows.images, None)
-    weight = weight if weight is None else weight[:, :width].contiguous()
-    b = rows.b if weight is None or rows.b is None else rows.b[..., :width].contiguous()
+    a, b, weight = rows.a, rows.b, rows.weight
+    if rows.images is not None:
+        a, weight = rows.images, None
+    elif weight is not None:  # directions need not be made
+        weight, b = weight[:, :width].contiguous(), None if b is None else b[..., :width].contiguous()
     sums: Tensor = torch.ops.vector_neurons.moments(a, b, weight, rows.graph, width, eps or 0.0)
     return sums
 

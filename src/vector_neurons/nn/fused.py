@@ -58,12 +58,11 @@ def block(
 ) -> Tensor:
     """Linear → norm → leaky ReLU, `q` and `k` read from `x`; with `pool` the mean over the axis before the vectors."""
     shape = x.neighbours.shape if isinstance(x, Edges) else (x if isinstance(x, Tensor) else x.x).shape[:-2]
-    together, channels, directions = shape[-1] if shape else 1, len(feature), len(direction)
-    feature = _pad(feature)
+    together, channels, feature = shape[-1] if shape else 1, len(feature), _pad(feature)
     rows = _rows(x, torch.cat([feature, _pad(direction)]).mT)
     norm, batch = _norm(lambda: moments(rows, len(feature), eps), rows, settings, channels)
     norm = F.pad(norm, (0, len(feature) - channels))
-    directions = 1 if directions == 1 else len(feature)
+    directions = 1 if len(direction) == 1 else len(feature)
     bent = bend(rows, norm, directions, channels, together if pool else 1, slope, eps, batch=batch)
     return bent.view(*(shape[:-1] if pool else shape), 3, channels)
 

@@ -69,6 +69,7 @@ struct Rows {
   Tensor a;
   Maybe b, weight, images, index;
   std::optional<Product> map;
+  const int64_t* neighbours = nullptr;  // of the graph
   int64_t columns, points, per_cloud, share, number;
 
   Rows(const Tensor& first, const Maybe& second, const Maybe& by, const Maybe& mapped, const Maybe& graph)
@@ -89,8 +90,8 @@ struct Rows {
       TORCH_CHECK(index->dim() == 3 && index->size(0) == a.size(0) && index->is_contiguous() &&
                       index->scalar_type() == at::kLong,
                   "a graph must be int64 (clouds, points, k), got ", index->sizes());
-      const int64_t* first = index->const_data_ptr<int64_t>();
-      const auto [least, most] = std::minmax_element(first, first + index->numel());
+      neighbours = index->const_data_ptr<int64_t>();
+      const auto [least, most] = std::minmax_element(neighbours, neighbours + index->numel());
       TORCH_CHECK(index->numel() == 0 || (*least >= 0 && *most < points), "neighbours must be indices 0 to ",
                   points - 1);
     }
@@ -99,6 +100,8 @@ struct Rows {
     share = std::max<int64_t>(index ? index->size(2) : points, 1);
   }
 
+  // Which row of `a` an edge leads to.
+  int64_t end_of(int64_t m) const { return m / per_cloud * points + neighbours[m]; }
   // What some rows are mapped from, in `a` or something like it.
   Tensor sources(const Tensor& x, int64_t begin, int64_t end) const {
     return x.view({-1, a.size(3)}).narrow(0, 3 * begin, 3 * (end - begin));
@@ -117,7 +120,6 @@ class Reader {
  public:
   explicit Reader(const Rows& rows)
       : rows(rows),
-        index(rows.index ? rows.index->const_data_ptr<int64_t>() : nullptr),
         a((rows.images ? *rows.images : rows.a).const_data_ptr<T>()),
         b(rows.b ? rows.b->const_data_ptr<T>() : nullptr),
         zeros(3 * rows.columns) {}
@@ -128,13 +130,12 @@ class Reader {
     a = made.const_data_ptr<T>(), start = begin;
   }
   Row<T> operator()(int64_t m) const {
-    const int64_t w = rows.columns, source = index ? m / rows.per_cloud * rows.points + index[m] : m - start;
+    const int64_t w = rows.columns, source = rows.index ? rows.end_of(m) : m - start;
     return {a + source * 3 * w, b ? b + m / rows.share * 3 * w : zeros.data(), w};
   }
 
  private:
   const Rows& rows;
-  const int64_t* index;
   const T *a, *b;
   std::vector<T> zeros;
   Tensor made;
@@ -228,11 +229,7 @@ template <typename T>
 class Sink {
  public:
   Sink(const Rows& rows, const Gradients& to)
-      : rows(rows),
-        index(rows.index ? rows.index->const_data_ptr<int64_t>() : nullptr),
-        a(to.a.data_ptr<T>()),
-        b(to.b.numel() ? to.b.data_ptr<T>() : nullptr),
-        own(3 * rows.columns) {}
+      : rows(rows), a(to.a.data_ptr<T>()), b(to.b.numel() ? to.b.data_ptr<T>() : nullptr), own(3 * rows.columns) {}
 
   void open(int64_t begin, int64_t end) {
     if (!rows.weight) return;
@@ -243,13 +240,13 @@ class Sink {
   // Where the gradient of a row is to be written; an edge's is to be added, there and to what is the point's own.
   T* at(int64_t m) {
     const int64_t row = 3 * rows.columns;
-    if (index) return a + row * (m / rows.per_cloud * rows.points + index[m]);
+    if (rows.index) return a + row * rows.end_of(m);
     return rows.weight ? images.data_ptr<T>() + row * (m - start) : a + row * m;
   }
   T* mine() { return own.data(); }
   // The edges of point u are through.
   void finish(int64_t u, int64_t c0, int64_t c1) {
-    if (!index) return;
+    if (!rows.index) return;
     const int64_t w = rows.columns;
     for (int64_t d = 0; d < 3; ++d) {
       if (b) std::copy(own.data() + d * w + c0, own.data() + d * w + c1, b + (u * 3 + d) * w + c0);
@@ -261,7 +258,6 @@ class Sink {
 
  private:
   const Rows& rows;
-  const int64_t* index;
   T *a, *b;
   std::vector<T> own;
   Tensor images;
