@@ -6,6 +6,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
+#include <array>
+
 #include "rows.h"
 
 using namespace vector_neurons;
@@ -38,35 +40,84 @@ APART T mean_square(Row<T> k, int64_t w, int64_t channels) {
   return sum / T(channels);
 }
 
-// Squares of a row's directions below this count as this.
+// Squares of a row's directions below this count as this. Without a look at the row, it is less than that.
 template <typename T, Direction D>
-T least_square(const Row<T>& k, const Settings<T>& s) {
+T least_square(const Row<T>& row, const Settings<T>& s, bool look) {
   if (D == Direction::none || s.eps >= 0) return 0;
-  const T relative =
-      D == Direction::each ? T(RELATIVE_FLOOR * RELATIVE_FLOOR) * mean_square(k, s.width, s.channels) : T(0);
+  const T relative = D == Direction::each && look
+                         ? T(RELATIVE_FLOOR * RELATIVE_FLOOR) * mean_square(row.from(s.width), s.width, s.channels)
+                         : T(0);
   return relative < tiny<T>() ? tiny<T>() : relative;
 }
 
-// Adds one row, normalised and bent, to a sum.
-template <typename T, Direction D>
-APART void add_bent(Row<T> q, Row<T> k, Settings<T> s, T least, T* __restrict sum) {
-  const T eps = s.added(), less = s.slope - 1;
-  const int64_t w = s.width;
-#pragma omp simd
-  for (int64_t c = 0; c < w; ++c) {
-    const T q0 = q.at(0, c), q1 = q.at(1, c), q2 = q.at(2, c);
-    const T n = length(q0, q1, q2) + eps, bounded = n < s.floor[c] ? s.floor[c] : n;
-    const T r = (s.scale[c] * (n - s.centre[c]) + s.shift[c]) / bounded;
-    T y0 = r * q0, y1 = r * q1, y2 = r * q2;
-    if constexpr (D != Direction::none) {
-      const int64_t j = D == Direction::each ? c : 0;
-      const T k0 = k.at(0, j), k1 = k.at(1, j), k2 = k.at(2, j);
-      const T dot = y0 * k0 + y1 * k1 + y2 * k2, squares = k0 * k0 + k1 * k1 + k2 * k2 + eps;
-      const T against = dot < 0 ? dot : T(0), most = squares < least ? least : squares, f = less * against / most;
-      y0 += f * k0, y1 += f * k1, y2 += f * k2;
-    }
-    sum[c] += y0, sum[w + c] += y1, sum[2 * w + c] += y2;
+// The squares that some rows have met without that look: whether it would have made a difference to any. (To those of
+// zero it makes none, for what is bent along zero stays.)
+template <typename T>
+struct Squares {
+  T total = 0, least = std::numeric_limits<T>::max();
+  void meet(T more, T lesser) { total += more, least = std::min(least, lesser); }
+  bool short_of_bound(const Settings<T>& s) const {
+    return s.eps < 0 && least < T(RELATIVE_FLOOR * RELATIVE_FLOOR) * total / T(s.channels);
   }
+};
+
+template <typename T>
+inline T unless_zero(T square) {
+  return square > 0 ? square : std::numeric_limits<T>::max();
+}
+
+// Rows are worked on several at a time, as far as they share their second: what they have in common is read once.
+constexpr int ABREAST = 4;
+
+template <int MOST, typename Body>
+inline void abreast(const Rows& rows, int64_t begin, int64_t end, const Body& body) {
+  for (int64_t m = begin, stop; m < end;) {
+    stop = std::min(end, (m / rows.share + 1) * rows.share);
+    for (; m + MOST <= stop; m += MOST) body(m, std::integral_constant<int, MOST>{});
+    for (; m < stop; ++m) body(m, std::integral_constant<int, 1>{});
+  }
+}
+
+// Normalises and bends J rows that share their second; writes each to a place of its own, a row after the other, or
+// adds all to one sum.
+template <typename T, Direction D, bool SUM, int J>
+APART void bend_some(const std::array<Row<T>, J> rows, const std::array<T, J> least, Settings<T> s, T* __restrict to,
+                     Squares<T>& met) {
+  const T eps = s.added(), less = s.slope - 1;
+  const int64_t w = s.width, step = rows[0].step;
+  const T* b = rows[0].b;
+  const T* firsts[J];
+  T leasts[J];
+  for (int j = 0; j < J; ++j) firsts[j] = rows[j].a, leasts[j] = least[j];
+  T total = 0, smallest = std::numeric_limits<T>::max();
+#pragma omp simd reduction(+ : total) reduction(min : smallest)
+  for (int64_t c = 0; c < w; ++c) {
+    const int64_t at = D == Direction::each ? w + c : w;  // its direction
+    const T b0 = b[c], b1 = b[step + c], b2 = b[2 * step + c];
+    T sum0 = 0, sum1 = 0, sum2 = 0;
+#pragma GCC unroll 4
+    for (int j = 0; j < J; ++j) {
+      const T* a = firsts[j];
+      const T q0 = a[c] + b0, q1 = a[step + c] + b1, q2 = a[2 * step + c] + b2;
+      const T n = length(q0, q1, q2) + eps, bounded = n < s.floor[c] ? s.floor[c] : n;
+      const T r = (s.scale[c] * (n - s.centre[c]) + s.shift[c]) / bounded;
+      T y0 = r * q0, y1 = r * q1, y2 = r * q2;
+      if constexpr (D != Direction::none) {
+        const T k0 = a[at] + b[at], k1 = a[step + at] + b[step + at], k2 = a[2 * step + at] + b[2 * step + at];
+        const T dot = y0 * k0 + y1 * k1 + y2 * k2, squares = k0 * k0 + k1 * k1 + k2 * k2 + eps;
+        const T against = dot < 0 ? dot : T(0), most = squares < leasts[j] ? leasts[j] : squares;
+        const T f = less * against / most, some = unless_zero(squares);
+        y0 += f * k0, y1 += f * k1, y2 += f * k2;
+        total += squares, smallest = some < smallest ? some : smallest;
+      }
+      if constexpr (SUM)
+        sum0 += y0, sum1 += y1, sum2 += y2;
+      else
+        to[3 * w * j + c] = y0, to[3 * w * j + w + c] = y1, to[3 * w * j + 2 * w + c] = y2;
+    }
+    if constexpr (SUM) to[c] += sum0, to[w + c] += sum1, to[2 * w + c] += sum2;
+  }
+  met.meet(total, smallest);
 }
 
 template <typename T>
@@ -75,88 +126,156 @@ APART void store(const T* __restrict sum, T share, int64_t w, int64_t channels, 
     for (int64_t c = 0; c < channels; ++c) out[d * channels + c] = share * sum[d * w + c];
 }
 
+template <typename T, Direction D, bool SUM, int J>
+void bend_some(const Reader<T>& read, int64_t m, const Settings<T>& s, bool look, T* to, Squares<T>& met) {
+  std::array<Row<T>, J> rows;
+  std::array<T, J> least;
+  for (int j = 0; j < J; ++j) rows[j] = read(m + j), least[j] = least_square<T, D>(rows[j], s, look);
+  bend_some<T, D, SUM, J>(rows, least, s, to, met);
+}
+
+// Does something without a look at rows, and again with it if that would have made a difference.
+template <typename T, typename Body>
+void twice_at_most(const Settings<T>& s, const Body& body) {
+  if (body(false).short_of_bound(s)) body(true);
+}
+
 template <typename T, Direction D>
 void bend_rows(const Rows& rows, const Settings<T>& s, int64_t pool, T* out) {
-  const int64_t w = s.width, groups = rows.number / pool, chunk = rows.chunk(pool) / pool;
-  at::parallel_for(0, (groups + chunk - 1) / chunk, 1, [&](int64_t first, int64_t last) {
+  const int64_t w = s.width, channels = s.channels, unit = rows.unit(pool), units = rows.number / unit;
+  const int64_t chunk = rows.chunk(unit) / unit;
+  at::parallel_for(0, (units + chunk - 1) / chunk, 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_grad;
     Reader<T> read(rows);
-    std::vector<T> sum(3 * w);
-    for (int64_t begin = first * chunk; begin < std::min(groups, last * chunk); begin += chunk) {
-      const int64_t end = std::min(groups, begin + chunk);
-      read.open(begin * pool, end * pool);
-      for (int64_t g = begin; g < end; ++g) {
-        std::fill(sum.begin(), sum.end(), T(0));
-        for (int64_t m = g * pool; m < (g + 1) * pool; ++m) {
-          const Row<T> q = read(m), k = q.from(w);
-          add_bent<T, D>(q, k, s, least_square<T, D>(k, s), sum.data());
-        }
-        store(sum.data(), T(1) / T(pool), w, s.channels, out + g * 3 * s.channels);
+    std::vector<T> bent(3 * w * ABREAST);
+    const auto each = [&](int64_t begin, int64_t end) {
+      abreast<ABREAST>(rows, begin, end, [&](int64_t m, auto number) {
+        constexpr int J = decltype(number)::value;
+        twice_at_most(s, [&](bool look) {
+          Squares<T> met;
+          bend_some<T, D, false, J>(read, m, s, look, bent.data(), met);
+          return met;
+        });
+        for (int j = 0; j < J; ++j) store(bent.data() + j * 3 * w, T(1), w, channels, out + (m + j) * 3 * channels);
+      });
+    };
+    const auto mean = [&](int64_t begin, int64_t end) {
+      twice_at_most(s, [&](bool look) {
+        Squares<T> met;
+        std::fill_n(bent.data(), 3 * w, T(0));
+        abreast<ABREAST>(rows, begin, end, [&](int64_t m, auto number) {
+          bend_some<T, D, true, decltype(number)::value>(read, m, s, look, bent.data(), met);
+        });
+        return met;
+      });
+      store(bent.data(), T(1) / T(pool), w, channels, out + begin / pool * 3 * channels);
+    };
+    for (int64_t begin = first * chunk; begin < std::min(units, last * chunk); begin += chunk) {
+      const int64_t end = std::min(units, begin + chunk);
+      read.open(begin * unit, end * unit);
+      if (pool == 1 && !rows.index) {
+        each(begin, end);
+        continue;
+      }
+      for (int64_t place = begin; place < end; ++place) {
+        const int64_t start = rows.unit_at(place) * unit, stop = start + unit;
+        if (pool == 1)
+          each(start, stop);
+        else
+          for (int64_t m = start; m < stop; m += pool) mean(m, m + pool);
       }
     }
   });
 }
 
 template <typename T, Keep K>
-inline void leave(T value, T* __restrict to, T* __restrict own, int64_t at) {
-  if constexpr (K == Keep::rows) to[at] = value;
-  if constexpr (K == Keep::edges) to[at] += value, own[at] += value;
+inline void leave(T value, T* to, T& own) {
+  if constexpr (K == Keep::rows) *to = value;
+  if constexpr (K == Keep::edges) *to += value, own += value;
 }
 
-// Gradients of one row, for channels c0 to c1, from that of the row, bent; added to sums (2, width) those of scale and
+// What the backward pass of a row needs: itself, the gradient of the row bent, and where its own belongs.
+template <typename T>
+struct Back {
+  Row<T> row;
+  const T* gradient;
+  T* to;
+  T least;
+};
+
+// Gradients of J rows that share their second, for channels c0 to c1; added to sums (2, width) those of scale and
 // shift.
-template <typename T, Direction D, Keep K>
-APART void bend_row_back(Row<T> q, Row<T> k, const T* g, int64_t c0, int64_t c1, Settings<T> s, T least,
-                         T* __restrict to, T* __restrict own, int64_t step, T* __restrict sums) {
+template <typename T, Direction D, Keep K, int J>
+APART void bend_back(const std::array<Back<T>, J> rows, int64_t c0, int64_t c1, Settings<T> s, T* __restrict own,
+                     int64_t step, T* __restrict sums, Squares<T>& met) {
+  static_assert(D != Direction::shared || J == 1);
   const T eps = s.added(), less = s.slope - 1, zero = shortest<T>();
   const int64_t w = s.width;
-  T s0 = 0, s1 = 0, s2 = 0;
-#pragma omp simd reduction(+ : s0, s1, s2)
+  const T* b = rows[0].row.b;
+  T s0 = 0, s1 = 0, s2 = 0, total = 0, smallest = std::numeric_limits<T>::max();
+#pragma omp simd reduction(+ : s0, s1, s2, total) reduction(min : smallest)
   for (int64_t c = c0; c < c1; ++c) {
-    const T q0 = q.at(0, c), q1 = q.at(1, c), q2 = q.at(2, c);
-    const T g0 = g[c], g1 = g[w + c], g2 = g[2 * w + c];
-    // Divisors have names: compilers would divide by both values of a choice between two, and choose then.
-    const T plain = length(q0, q1, q2), n = plain + eps, bounded = n < s.floor[c] ? s.floor[c] : n;
-    const T over = T(1) / bounded, r = (s.scale[c] * (n - s.centre[c]) + s.shift[c]) * over;
-    T h0 = g0, h1 = g1, h2 = g2;  // gradient of the normalised feature r q
-    if constexpr (D != Direction::none) {
-      const int64_t j = D == Direction::each ? c : 0;
-      const T k0 = k.at(0, j), k1 = k.at(1, j), k2 = k.at(2, j);
-      const T dot = r * (q0 * k0 + q1 * k1 + q2 * k2), squares = k0 * k0 + k1 * k1 + k2 * k2 + eps;
-      const T most = squares < least ? least : squares, inverse = T(1) / most, e = dot < 0 ? less * inverse : T(0);
-      const T along = g0 * k0 + g1 * k1 + g2 * k2, l = e * along;
-      h0 += l * k0, h1 += l * k1, h2 += l * k2;
-      if constexpr (K != Keep::nothing) {
-        // A bounded length is a constant to the gradient.
-        const T f = e * dot, t = squares < least ? T(0) : 2 * f * along * inverse, lr = l * r;
-        const T p0 = f * g0 + lr * q0 - t * k0, p1 = f * g1 + lr * q1 - t * k1, p2 = f * g2 + lr * q2 - t * k2;
-        if constexpr (D == Direction::each) {
-          leave<T, K>(p0, to, own, w + c);
-          leave<T, K>(p1, to, own, step + w + c);
-          leave<T, K>(p2, to, own, 2 * step + w + c);
+    const int64_t at = D == Direction::each ? w + c : w;  // its direction
+    const T b0 = b[c], b1 = b[step + c], b2 = b[2 * step + c];
+    T of_scale = 0, of_shift = 0, q_own0 = 0, q_own1 = 0, q_own2 = 0, k_own0 = 0, k_own1 = 0, k_own2 = 0;
+#pragma GCC unroll 4
+    for (int j = 0; j < J; ++j) {
+      const T *a = rows[j].row.a, *g = rows[j].gradient;
+      T* to = rows[j].to;
+      const T least = rows[j].least;
+      const T q0 = a[c] + b0, q1 = a[step + c] + b1, q2 = a[2 * step + c] + b2;
+      const T g0 = g[c], g1 = g[w + c], g2 = g[2 * w + c];
+      // Divisors have names: compilers would divide by both values of a choice between two, and choose then.
+      const T plain = length(q0, q1, q2), n = plain + eps, bounded = n < s.floor[c] ? s.floor[c] : n;
+      const T over = T(1) / bounded, r = (s.scale[c] * (n - s.centre[c]) + s.shift[c]) * over;
+      T h0 = g0, h1 = g1, h2 = g2;  // gradient of the normalised feature r q
+      if constexpr (D != Direction::none) {
+        const T k0 = a[at] + b[at], k1 = a[step + at] + b[step + at], k2 = a[2 * step + at] + b[2 * step + at];
+        const T dot = r * (q0 * k0 + q1 * k1 + q2 * k2), squares = k0 * k0 + k1 * k1 + k2 * k2 + eps;
+        const T most = squares < least ? least : squares, inverse = T(1) / most, e = dot < 0 ? less * inverse : T(0);
+        const T along = g0 * k0 + g1 * k1 + g2 * k2, l = e * along;
+        h0 += l * k0, h1 += l * k1, h2 += l * k2;
+        if constexpr (K == Keep::nothing) {
+          const T some = unless_zero(squares);
+          total += squares, smallest = some < smallest ? some : smallest;
         } else {
-          s0 += p0, s1 += p1, s2 += p2;
+          // A bounded length is a constant to the gradient.
+          const T f = e * dot, t = squares < least ? T(0) : 2 * f * along * inverse, lr = l * r;
+          const T p0 = f * g0 + lr * q0 - t * k0, p1 = f * g1 + lr * q1 - t * k1, p2 = f * g2 + lr * q2 - t * k2;
+          if constexpr (D == Direction::each) {
+            leave<T, K>(p0, to + at, k_own0);
+            leave<T, K>(p1, to + step + at, k_own1);
+            leave<T, K>(p2, to + 2 * step + at, k_own2);
+          } else {
+            s0 += p0, s1 += p1, s2 += p2;
+          }
         }
       }
+      const T inner = (h0 * q0 + h1 * q1 + h2 * q2) * over;
+      of_scale += inner * (n - s.centre[c]), of_shift += inner;
+      if constexpr (K != Keep::nothing) {
+        const T back =
+            inner * s.scale[c] - (n < s.floor[c] ? T(0) : inner * r) + s.constant[c] + s.linear[c] * (n - s.centre[c]);
+        const T each = back / plain, f = plain > zero ? each : T(0);
+        leave<T, K>(r * h0 + f * q0, to + c, q_own0);
+        leave<T, K>(r * h1 + f * q1, to + step + c, q_own1);
+        leave<T, K>(r * h2 + f * q2, to + 2 * step + c, q_own2);
+      }
     }
-    const T inner = (h0 * q0 + h1 * q1 + h2 * q2) * over;
-    sums[c] += inner * (n - s.centre[c]);
-    sums[w + c] += inner;
-    if constexpr (K != Keep::nothing) {
-      const T back =
-          inner * s.scale[c] - (n < s.floor[c] ? T(0) : inner * r) + s.constant[c] + s.linear[c] * (n - s.centre[c]);
-      const T each = back / plain, f = plain > zero ? each : T(0);
-      leave<T, K>(r * h0 + f * q0, to, own, c);
-      leave<T, K>(r * h1 + f * q1, to, own, step + c);
-      leave<T, K>(r * h2 + f * q2, to, own, 2 * step + c);
+    sums[c] += of_scale, sums[w + c] += of_shift;
+    if constexpr (K == Keep::edges) {
+      own[c] += q_own0, own[step + c] += q_own1, own[2 * step + c] += q_own2;
+      if constexpr (D == Direction::each) own[at] += k_own0, own[step + at] += k_own1, own[2 * step + at] += k_own2;
     }
   }
-  if constexpr (D == Direction::shared) {
+  met.meet(total, smallest);
+  if constexpr (D == Direction::shared && K != Keep::nothing) {
+    T* to = rows[0].to;
     if constexpr (K == Keep::rows)
       for (int64_t d = 0; d < 3; ++d) std::fill(to + d * step + w, to + (d + 1) * step, T(0));  // padding
-    leave<T, K>(s0, to, own, w);
-    leave<T, K>(s1, to, own, step + w);
-    leave<T, K>(s2, to, own, 2 * step + w);
+    leave<T, K>(s0, to + w, own[w]);
+    leave<T, K>(s1, to + step + w, own[step + w]);
+    leave<T, K>(s2, to + 2 * step + w, own[2 * step + w]);
   }
 }
 
@@ -167,34 +286,56 @@ APART void load_gradient(const T* __restrict from, int64_t w, int64_t channels, 
 }
 
 // Goes through all rows for the sums of the gradients of scale and shift, (2, width), and to keep those of rows, too.
+// `look` says for units of rows whether they need a look at the bound of their directions; the first pass finds out.
 template <typename T, Direction D, Keep K>
-Tensor bend_rows_back(const Rows& rows, const Settings<T>& s, int64_t pool, const Tensor& grad, Gradients& out) {
+Tensor bend_rows_back(const Rows& rows, const Settings<T>& s, int64_t pool, const Tensor& grad,
+                      std::vector<uint8_t>& look, Gradients& out) {
   const int64_t w = s.width, columns = rows.columns, channels = s.channels;
   const T* gradient = grad.const_data_ptr<T>();
   constexpr bool KEEP = K != Keep::nothing;
+  constexpr int MOST = D == Direction::shared ? 1 : ABREAST;
   const bool mapped = KEEP && rows.weight;
   // A direction that channels share has one gradient, so channels stay together there.
   const Parts parts(rows, w, pool, D == Direction::each);
+  look.resize(parts.units, true);
+  // Units whose sums are added up in the precision of the rows.
+  const int64_t some_units = rows.index ? 1 : std::max<int64_t>(32 / parts.unit, 1);
   std::vector<double> sums(parts.count * 2 * w, 0.0);
   std::vector<T> weights(mapped ? parts.count * rows.weight->numel() : 0);
   std::vector<std::vector<std::pair<int64_t, Tensor>>> second(parts.count);  // of some clouds, by part
   const auto back = mapped && out.a.numel() ? std::optional(Product(*rows.weight)) : std::nullopt;
   parts([&] {
-    return [&, read = Reader<T>(rows), sink = Sink<T>(rows, out), g = std::vector<T>(3 * w),
+    return [&, read = Reader<T>(rows), sink = Sink<T>(rows, out), g = std::vector<T>(3 * w * ABREAST),
             both = std::vector<T>(2 * w)](int64_t part, int64_t c0, int64_t c1, int64_t first, int64_t last) mutable {
       const int64_t begin = first * parts.unit, end = last * parts.unit;
       const int64_t k0 = D == Direction::each ? w + c0 : w, k1 = D == Direction::each ? w + c1 : columns;
       read.open(begin, end);
       if (KEEP) sink.open(begin, end);
-      for (int64_t u = first; u < last; ++u) {
-        std::fill(both.begin(), both.end(), T(0));
-        for (int64_t m = u * parts.unit; m < (u + 1) * parts.unit; ++m) {
-          if (m % pool == 0) load_gradient(gradient + m / pool * 3 * channels, w, channels, T(1) / T(pool), g.data());
-          const Row<T> q = read(m), k = q.from(w);
-          T* to = KEEP ? sink.at(m) : nullptr;
-          bend_row_back<T, D, K>(q, k, g.data(), c0, c1, s, least_square<T, D>(k, s), to, sink.mine(), columns,
-                                 both.data());
-        }
+      for (int64_t place = first, next; place < last; place = next) {
+        next = std::min(last, place + some_units);
+        const int64_t u = rows.unit_at(place), stop = u + next - place;
+        const auto through = [&](bool look) {
+          Squares<T> met;
+          std::fill(both.begin(), both.end(), T(0));
+          abreast<MOST>(rows, u * parts.unit, stop * parts.unit, [&](int64_t m, auto number) {
+            constexpr int J = decltype(number)::value;
+            std::array<Back<T>, J> some;
+            for (int j = 0; j < J; ++j) {
+              const int64_t group = (m + j) / pool;
+              T* to = g.data() + group % ABREAST * 3 * w;
+              if ((m + j) % pool == 0) load_gradient(gradient + group * 3 * channels, w, channels, T(1) / T(pool), to);
+              const Row<T> row = read(m + j);
+              some[j] = {row, to, KEEP ? sink.at(m + j) : nullptr, least_square<T, D>(row, s, look)};
+            }
+            bend_back<T, D, K, J>(some, c0, c1, s, sink.mine(), columns, both.data(), met);
+          });
+          return met;
+        };
+        // Threads that share channels see too few of them to tell.
+        if (KEEP || parts.splits > 1)
+          through(look[u]);
+        else if ((look[u] = through(false).short_of_bound(s)))
+          through(true);
         double* __restrict found = sums.data() + part * 2 * w;
         for (int64_t c = c0; c < c1; ++c) found[c] += both[c], found[w + c] += both[w + c];
         if (KEEP) sink.finish(u, c0, c1);
@@ -254,7 +395,7 @@ Rows checked(const Tensor& a, const Maybe& b, const Maybe& weight, const Maybe& 
   TORCH_CHECK((directions == 0 || directions == 1 || directions == width) && fits, "directions need one channel or ",
               width, ", got ", directions, " in rows of ", rows.columns);
   TORCH_CHECK(channels <= width && (!index || width % LANES == 0), "the width of edges must be a multiple of ", LANES);
-  TORCH_CHECK(pool > 0 && rows.number % pool == 0 && (!index || rows.per_cloud % pool == 0), rows.number,
+  TORCH_CHECK(pool > 0 && rows.number % pool == 0 && (!(index || b) || rows.share % pool == 0), rows.number,
               " rows do not make groups of ", pool);
   return rows;
 }
@@ -280,6 +421,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> bend_backward(const Tensor& grad, con
   const Tensor g = grad.contiguous();
   Gradients out(rows, of_a);
   Tensor sums, more = at::zeros({2, norm.size(1)}, a.options());
+  std::vector<uint8_t> look;
   AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "bend_backward", [&] {
     by_direction(directions, [&](auto d) {
       constexpr Direction D = decltype(d)::value;
@@ -287,11 +429,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> bend_backward(const Tensor& grad, con
       if (batch) {
         // Each length has its part in the statistics, hence in the gradients of centre and scale, which are sums.
         const Tensor all =
-            bend_rows_back<scalar_t, D, Keep::nothing>(rows, s(), pool, g, out) * norm[0] / -double(batch);
+            bend_rows_back<scalar_t, D, Keep::nothing>(rows, s(), pool, g, look, out) * norm[0] / -double(batch);
         more = at::stack({all[1], all[0] * norm[4]}).to(a.scalar_type());
       }
-      sums = index ? bend_rows_back<scalar_t, D, Keep::edges>(rows, s(), pool, g, out)
-                   : bend_rows_back<scalar_t, D, Keep::rows>(rows, s(), pool, g, out);
+      sums = index ? bend_rows_back<scalar_t, D, Keep::edges>(rows, s(), pool, g, look, out)
+                   : bend_rows_back<scalar_t, D, Keep::rows>(rows, s(), pool, g, look, out);
     });
   });
   // Gradients of scale and shift, and of a centre that is not the batch's; the rest are constants.

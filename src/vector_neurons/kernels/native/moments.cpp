@@ -8,7 +8,7 @@ using namespace vector_neurons;
 
 namespace {
 
-constexpr int64_t FLUSH = 32;  // rows whose sums are added up in the precision of the rows
+constexpr int64_t FLUSH = 32;  // rows whose sums are added up in the precision of the rows, unless they are edges
 
 template <typename T>
 APART void lengths(Row<T> x, int64_t w, T eps, T* __restrict n) {
@@ -39,18 +39,19 @@ APART void flush(const T* centre, int64_t w, int64_t count, T* __restrict sums, 
 
 template <typename T>
 Tensor moments_of(const Rows& rows, int64_t w, double eps) {
-  const int64_t chunk = rows.chunk(1), chunks = (rows.number + chunk - 1) / chunk;
+  const int64_t unit = rows.unit(FLUSH), units = (rows.number + unit - 1) / unit, chunk = rows.chunk(unit) / unit;
+  const int64_t chunks = (units + chunk - 1) / chunk;
   std::vector<double> partial(chunks * 2 * w, 0.0);
   at::parallel_for(0, chunks, 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_grad;
     Reader<T> read(rows);
     std::vector<T> centre(w), sums(2 * w);
     for (int64_t c = first; c < last; ++c) {
-      const int64_t end = std::min(rows.number, (c + 1) * chunk);
-      read.open(c * chunk, end);
-      lengths(read(c * chunk), w, T(eps), centre.data());
-      for (int64_t start = c * chunk; start < end; start += FLUSH) {
-        const int64_t stop = std::min(end, start + FLUSH);
+      const int64_t end = std::min(units, (c + 1) * chunk);
+      read.open(c * chunk * unit, std::min(rows.number, end * unit));
+      for (int64_t place = c * chunk; place < end; ++place) {
+        const int64_t start = rows.unit_at(place) * unit, stop = std::min(rows.number, start + unit);
+        if (place == c * chunk) lengths(read(start), w, T(eps), centre.data());
         for (int64_t m = start; m < stop; ++m) add_moments(read(m), w, T(eps), centre.data(), sums.data());
         flush(centre.data(), w, stop - start, sums.data(), &partial[c * 2 * w]);
       }
@@ -85,7 +86,8 @@ void moments_back(const Rows& rows, int64_t w, double eps, const T* gradient, co
   parts([&] {
     return [&, read = Reader<T>(rows), sink = Sink<T>(rows, to)](int64_t, int64_t c0, int64_t c1, int64_t first,
                                                                  int64_t last) mutable {
-      for (int64_t u = first; u < last; ++u) {
+      for (int64_t place = first; place < last; ++place) {
+        const int64_t u = rows.unit_at(place);
         for (int64_t m = u * parts.unit; m < (u + 1) * parts.unit; ++m)
           length_back(read(m), gradient, w, c0, c1, T(eps), bool(rows.index), sink.at(m), sink.mine());
         sink.finish(u, c0, c1);

@@ -64,12 +64,33 @@ struct Row {
   Row from(int64_t column) const { return {a + column, b + column, step}; }
 };
 
+// The points of a cloud in an order in which most have a neighbour before them, whose own neighbours are theirs, too:
+// what they read is then still in cache. Depth first; a graph that leads out of the points has no such order.
+inline void walk(const int64_t* neighbours, int64_t points, int64_t k, int64_t first, int64_t* order) {
+  std::vector<int64_t> path, tried(points, 0);
+  std::vector<bool> seen(points, false);
+  for (int64_t start = 0; start < points; ++start) {
+    for (int64_t next = start; next >= 0 && !seen[next];) {
+      seen[next] = true, *order++ = first + next, path.push_back(next), next = -1;
+      while (!path.empty() && next < 0) {
+        const int64_t here = path.back();
+        while (tried[here] < k && seen[neighbours[here * k + tried[here]]]) ++tried[here];
+        if (tried[here] < k)
+          next = neighbours[here * k + tried[here]];
+        else
+          path.pop_back();
+      }
+    }
+  }
+}
+
 // How the rows are made.
 struct Rows {
   Tensor a;
   Maybe b, weight, images, index;
   std::optional<Product> map;
   const int64_t* neighbours = nullptr;  // of the graph
+  std::vector<int64_t> order;           // in which to go through its points
   int64_t columns, points, per_cloud, share, number;
 
   Rows(const Tensor& first, const Maybe& second, const Maybe& by, const Maybe& mapped, const Maybe& graph)
@@ -98,7 +119,19 @@ struct Rows {
     const int64_t each = index ? index->size(1) * index->size(2) : points;
     number = a.size(0) * each, per_cloud = std::max<int64_t>(each, 1);
     share = std::max<int64_t>(index ? index->size(2) : points, 1);
+    if (index && index->size(1) == points && index->size(2)) {
+      order.resize(a.size(0) * points);
+      at::parallel_for(0, a.size(0), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t cloud = begin; cloud < end; ++cloud)
+          walk(neighbours + cloud * each, points, share, cloud * points, order.data() + cloud * points);
+      });
+    }
   }
+
+  // Rows that belong together: the edges of a point, or groups of others.
+  int64_t unit(int64_t group) const { return index ? share : group; }
+  // Which of them comes at some place.
+  int64_t unit_at(int64_t place) const { return order.empty() ? place : order[place]; }
 
   // Which row of `a` an edge leads to.
   int64_t end_of(int64_t m) const { return m / per_cloud * points + neighbours[m]; }
@@ -177,7 +210,7 @@ struct Parts {
   bool graph;
 
   Parts(const Rows& rows, int64_t width, int64_t group, bool apart)
-      : unit(rows.index ? rows.share : group),
+      : unit(rows.unit(group)),
         units(rows.number / unit),
         chunk(rows.chunk(unit) / unit),
         splits(1),
