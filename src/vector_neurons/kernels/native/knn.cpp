@@ -4,6 +4,7 @@
 // can only be smaller there, and most points can be passed over by the boxes they are in. What is a tie, and who wins
 // it, is as in geometry/neighbours.py: points come in their canonical order.
 
+#include <ATen/Context.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -35,7 +36,7 @@ using at::Tensor;
 
 constexpr int64_t BLOCK = 1 << 20;  // elements of a block of scores, at most
 constexpr int64_t NARROW = 8;       // spaces up to this dimension are measured by differences, without a product
-constexpr int64_t SPAN = 16;        // values that are passed over together
+constexpr int64_t SPAN = 16;        // values that are passed over together, at most
 constexpr int64_t MANY = 512;       // points of a narrow cloud from which on candidates are found in boxes,
 constexpr int64_t LARGE = 1536;     // and of a wide one, which is projected to a subspace,
 constexpr int64_t FEW[] = {8, 16};  // of so few dimensions,
@@ -51,16 +52,13 @@ struct Candidate {
   }
 };
 
-// The smallest of every span of n values.
+// The smallest of each of some groups of n values; groups take turns.
 template <typename T>
-void least_of_spans(const T* __restrict v, int64_t n, std::vector<T>& least) {
-  least.clear();
-  for (int64_t start = 0; start < n; start += SPAN) {
-    const int64_t end = std::min(n, start + SPAN);
-    T smallest = std::numeric_limits<T>::infinity();
-#pragma omp simd reduction(min : smallest)
-    for (int64_t j = start; j < end; ++j) smallest = v[j] < smallest ? v[j] : smallest;
-    least.push_back(smallest);
+APART void least_of_groups(const T* __restrict v, int64_t n, int64_t groups, T* __restrict least) {
+  std::fill(least, least + groups, std::numeric_limits<T>::infinity());
+  for (int64_t start = 0; start < n; start += groups) {
+    const int64_t count = std::min(groups, n - start);
+    for (int64_t g = 0; g < count; ++g) least[g] = v[start + g] < least[g] ? v[start + g] : least[g];
   }
 }
 
@@ -72,16 +70,24 @@ APART int64_t count_within(const T* v, int64_t n, T limit) {
   return count;
 }
 
+// The smallest and the largest that is finite, of n values.
+template <typename T>
+APART std::pair<T, T> finite_range(const T* v, int64_t n) {
+  const T infinity = std::numeric_limits<T>::infinity();
+  T low = infinity, high = -infinity;
+#pragma omp simd reduction(min : low) reduction(max : high)
+  for (int64_t i = 0; i < n; ++i) {
+    const T above = v[i] > -infinity ? v[i] : infinity, below = v[i] < infinity ? v[i] : -infinity;
+    low = above < low ? above : low, high = below > high ? below : high;
+  }
+  return {low, high};
+}
+
 // A value that k of n values, and few more unless they tie, do not exceed. From a guess, by bisection.
 template <typename T>
 T bound_few(const T* v, int64_t n, int64_t k, T guess) {
-  const T infinity = std::numeric_limits<T>::infinity();
-  T low = infinity, high = -infinity;
-  for (int64_t i = 0; i < n; ++i) {
-    low = std::abs(v[i]) < infinity && v[i] < low ? v[i] : low;
-    high = std::abs(v[i]) < infinity && v[i] > high ? v[i] : high;
-  }
-  if (count_within(v, n, high) < k) return infinity;
+  auto [low, high] = finite_range(v, n);
+  if (count_within(v, n, high) < k) return std::numeric_limits<T>::infinity();
   for (int step = 0; step < 24; ++step) {
     if (!(low < guess && guess < high)) guess = low + (high - low) / 2;
     const int64_t count = count_within(v, n, guess);
@@ -91,29 +97,24 @@ T bound_few(const T* v, int64_t n, int64_t k, T guess) {
   return high;
 }
 
-// The same of more values, of which the smallest of every span are known: of the minima of many groups.
-template <typename T>
-T upper_bound(const T* v, int64_t n, const std::vector<T>& least, int64_t k, T guess, std::vector<T>& minima) {
-  size_t groups = 64;
-  while (groups < size_t(2 * k)) groups *= 2;
-  if (least.size() < groups) {
-    minima.assign(v, v + n);
-  } else {
-    minima.assign(least.begin(), least.begin() + groups);
-    for (size_t i = groups; i < least.size(); ++i) minima[i % groups] = std::min(minima[i % groups], least[i]);
-  }
-  return bound_few(minima.data(), minima.size(), k, guess);
-}
+// A list of numbers below some size, with room for a few more.
+struct Notes {
+  std::vector<int64_t> room;
+  int64_t count = 0;
 
-// Indices of all values up to a limit. Few are: most spans are passed over.
-template <typename T>
-void within(const T* v, int64_t n, const std::vector<T>& least, T limit, std::vector<int64_t>& out) {
-  out.clear();
-  for (size_t span = 0; span < least.size(); ++span)
-    if (least[span] <= limit)
-      for (int64_t j = span * SPAN, end = std::min<int64_t>(n, j + SPAN); j < end; ++j)
-        if (v[j] <= limit) out.push_back(j);
-}
+  explicit Notes(int64_t size) : room(size + LEAF) {}
+  int64_t* begin() { return room.data(); }
+  int64_t* end() { return room.data() + count; }
+
+  // Adds those from `first` to `last`, in steps, whose value is within a limit; without a branch, which no machine
+  // could guess.
+  template <typename T>
+  void add_within(const T* v, T limit, int64_t first, int64_t last, int64_t step = 1) {
+    int64_t* next = end();
+    for (int64_t i = first; i < last; i += step, v += step) *next = i, next += *v <= limit;
+    count = next - begin();
+  }
+};
 
 // In the precision of A.
 template <typename A, typename T>
@@ -160,29 +161,30 @@ struct Cloud {
 
   int64_t name(int64_t point) const { return names ? names[point] : point; }
 
-  // Up to where the neighbours of a point may be, ties included, if some k are among these; for distances in T.
-  double reach(int64_t self, double size, const std::vector<int64_t>& points) const {
+  // Up to where the neighbours of a point may be, ties included, if these have k others; for distances in T.
+  double reach(int64_t self, double size, Notes& points, std::vector<T>& squares) const {
     const double margin = 1 + 4 * (dim + 8) * double(std::numeric_limits<T>::epsilon());
-    T most = 0;
+    squares.clear();
     for (const int64_t point : points)
       if (include_self || point != self)
-        most = std::max(most, squared_distance<T>(rows + self * dim, rows + point * dim, dim));
-    const double farthest = std::sqrt(double(most)) * margin;
+        squares.push_back(number(squared_distance<T>(rows + self * dim, rows + point * dim, dim)));
+    std::nth_element(squares.begin(), squares.begin() + k - 1, squares.end());
+    const double farthest = std::sqrt(double(squares[k - 1])) * margin;
     return (farthest + ulps * (size + farthest)) * margin;
   }
 
   // Leaves out what is farther.
-  void refine(int64_t self, double reach, std::vector<int64_t>& points) const {
-    std::erase_if(points, [&](int64_t point) {
-      return squared_distance<T>(rows + self * dim, rows + point * dim, dim) > reach * reach;
-    });
+  void refine(int64_t self, double reach, Notes& points) const {
+    int64_t* next = points.begin();
+    for (const int64_t point : points)
+      *next = point, next += squared_distance<T>(rows + self * dim, rows + point * dim, dim) <= reach * reach;
+    points.count = next - points.begin();
   }
 
   // The k nearest of some points; of all, if those are too few.
-  void choose(int64_t self, double size, std::vector<int64_t>& points, std::vector<Candidate>& candidates,
-              int64_t* out) const {
-    if (int64_t(points.size()) < k) {
-      points.resize(n);
+  void choose(int64_t self, double size, Notes& points, std::vector<Candidate>& candidates, int64_t* out) const {
+    if (points.count < k) {
+      points.count = n;
       std::iota(points.begin(), points.end(), 0);
     }
     candidates.clear();
@@ -198,52 +200,90 @@ struct Cloud {
 
 // ---------------------------------------------------------------------------------------- candidates by blocks of rows
 
+// Whether products in bfloat16 are the faster ones here.
+bool has_bfloat16() {
+#ifdef __x86_64__
+  return __builtin_cpu_supports("avx512bf16") && at::globalContext().userEnabledMkldnn();
+#else
+  return false;
+#endif
+}
+
+// What the squared distances from one point, of this squared length, are at least, by its products with others, which
+// are off by up to `slack` of their length.
+template <typename P, typename T>
+APART void from_products(const P* __restrict product, const T* __restrict square, const T* __restrict length, T own,
+                         T slack, int64_t n, T* __restrict v) {
+  for (int64_t j = 0; j < n; ++j) v[j] = square[j] + own - 2 * T(product[j]) - slack * length[j];
+}
+
+// Squared distances from one point, by differences of coordinates (dim, points).
 template <typename T>
+APART void from_differences(const T* query, const T* columns, int64_t points, int64_t dim, int64_t n, T* __restrict v) {
+  std::fill(v, v + n, T(0));
+  for (int64_t d = 0; d < dim; ++d) {
+    const T* __restrict column = columns + d * points;
+    for (int64_t j = 0; j < n; ++j) v[j] += (query[d] - column[j]) * (query[d] - column[j]);
+  }
+}
+
+// The products are of type P: those of bfloat16 are off by a percent, and bound the nearest all the same.
+template <typename T, typename P>
 void search_blocks(const Cloud<T>& cloud, const Tensor& x, int64_t* out) {
   const int64_t points = x.size(0), dim = x.size(1), n = cloud.n, k = cloud.k;
-  const Tensor turned = x.mT().contiguous(), squares = x.square().sum(-1), lengths = x.norm(2, -1);
-  const T* columns = turned.const_data_ptr<T>();
-  const T* __restrict square = squares.const_data_ptr<T>();
-  const T* length = lengths.const_data_ptr<T>();
+  // About their mean, points are short, and so are the errors of their products.
+  const Tensor centred = x - x.narrow(0, 0, n).mean(0, true).nan_to_num(0, 0, 0);
+  const Tensor rounded = centred.to(c10::CppTypeToScalarType<P>::value), turned = rounded.mT().contiguous();
+  const Tensor columns = x.mT().contiguous(), squares = centred.square().sum(-1);
+  const Tensor lengths = centred.norm(2, -1), sizes = x.norm(2, -1);
+  const T *square = squares.const_data_ptr<T>(), *length = lengths.const_data_ptr<T>();
   const double longest = *std::max_element(length, length + n), unit = std::numeric_limits<T>::epsilon();
+  // Of a product of two numbers that are rounded to P, which is rounded again, relative to their size. Torch may be
+  // allowed to round products of float32 so, too.
+  const bool exact = at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
+  const bool half = std::is_same_v<P, at::BFloat16> || (std::is_same_v<P, float> && !exact);
+  const double rounding = half ? 1.52 * std::numeric_limits<at::BFloat16>::epsilon() : 0;
+  const int64_t groups = std::max((n + SPAN - 1) / SPAN, std::min(n, 4 * k));
   const int64_t most = std::clamp<int64_t>(BLOCK / std::max<int64_t>(points, 1), 16, 256);
   at::parallel_for(0, (points + most - 1) / most, 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_grad;
-    std::vector<T> scores(most * points), least, minima;
+    Tensor products = at::empty({dim > NARROW ? most : 0, points}, rounded.options());
+    std::vector<T> distances(n), least(groups), near;
+    T* v = distances.data();
     T guess = 1;
-    std::vector<int64_t> chosen;
+    Notes hit(groups), chosen(n);
     std::vector<Candidate> candidates;
     for (int64_t start = first * most; start < std::min(points, last * most); start += most) {
       const int64_t rows = std::min(most, points - start);
       if (dim > NARROW) {
-        Tensor product = at::from_blob(scores.data(), {rows, points}, x.options());
-        at::mm_out(product, x.narrow(0, start, rows), turned);
+        Tensor some = products.narrow(0, 0, rows);
+        at::mm_out(some, rounded.narrow(0, start, rows), turned);
       }
       for (int64_t self = start; self < start + rows; ++self) {
-        const T* query = cloud.rows + self * dim;
-        T* __restrict v = scores.data() + (self - start) * points;
-        const double size = length[self];
-        double error;  // of v, the squared distance
+        const double size = sizes.const_data_ptr<T>()[self], own = length[self];
+        double error;  // of v otherwise
         if (dim > NARROW) {
-          for (int64_t j = 0; j < n; ++j) v[j] = number(square[j] + square[self] - 2 * v[j]);
-          error = 2 * (dim + 8) * unit * (longest * (longest + size) + size * size);
+          from_products(products.const_data_ptr<P>() + (self - start) * points, square, length, square[self],
+                        T(2 * rounding * own), n, v);
+          error = 2 * (dim + 8) * unit * (longest * (longest + own) + own * own);
         } else {
-          std::fill(v, v + n, T(0));
-          for (int64_t d = 0; d < dim; ++d) {
-            const T* __restrict column = columns + d * points;
-            for (int64_t j = 0; j < n; ++j) v[j] += (query[d] - column[j]) * (query[d] - column[j]);
-          }
-          for (int64_t j = 0; j < n; ++j) v[j] = number(v[j]);
+          from_differences(cloud.rows + self * dim, columns.const_data_ptr<T>(), points, dim, n, v);
         }
         const T infinity = std::numeric_limits<T>::infinity();
         if (self < n) v[self] = cloud.include_self ? -infinity : infinity;
-        least_of_spans(v, n, least);
-        const double bound = guess = upper_bound(v, n, least, k, guess, minima);
-        if (dim <= NARROW) error = (2 * dim + 8) * unit * std::max(bound, 0.0);
-        const double farthest = std::sqrt(std::max(bound + error, 0.0));
-        const double tolerance = cloud.ulps * (size + farthest);
-        const double limit = bound + 2 * error + 2 * tolerance * (farthest + tolerance);
-        within(v, n, least, T(limit * (bound > 0 ? 1 + 4 * unit : 1)), chosen);
+        least_of_groups(v, n, groups, least.data());
+        guess = bound_few(least.data(), groups, k, guess);
+        const auto choose = [&](T limit) {
+          hit.count = chosen.count = 0;
+          hit.add_within(least.data(), limit, 0, groups);
+          for (const int64_t g : hit) chosen.add_within(v + g, limit, g, n, groups);
+        };
+        choose(guess);
+        if (guess < infinity) {
+          const double reach = cloud.reach(self, size, chosen, near), squared = reach * reach;
+          if (dim <= NARROW) error = (2 * dim + 8) * unit * squared;
+          choose(T(std::min<double>(squared + error, std::numeric_limits<T>::max())));
+        }
         cloud.choose(self, size, chosen, candidates, out + self * k);
       }
     }
@@ -352,16 +392,6 @@ APART void to_boxes(const T* __restrict query, const T* __restrict low, const T*
     }
 }
 
-// Notes which of n points, counted from `first`, are within a limit; without a branch, which no machine could guess.
-template <typename T>
-void note_within(const T* v, int64_t n, T limit, int64_t first, std::vector<int64_t>& out) {
-  const size_t before = out.size();
-  out.resize(before + n);
-  int64_t* next = out.data() + before;
-  for (int64_t i = 0; i < n; ++i) *next = first + i, next += v[i] <= limit;
-  out.resize(next - out.data());
-}
-
 template <typename T>
 void search_leaves(const Cloud<T>& original, const Tensor& x, const Projection& projection, int64_t* out) {
   const Tensor& seen = projection.points;
@@ -377,8 +407,9 @@ void search_leaves(const Cloud<T>& original, const Tensor& x, const Projection& 
   const double longest = *std::max_element(span, span + n), unit = std::numeric_limits<T>::epsilon();
   const int64_t dim = cloud.dim, groups = leaves.count + (points - n + LEAF - 1) / LEAF;
   at::parallel_for(0, groups, 1, [&](int64_t first, int64_t last) {
-    std::vector<T> v, boxes(leaves.count), middle(few);
-    std::vector<int64_t> near(leaves.count), chosen;
+    std::vector<T> v, boxes(leaves.count), middle(few), nearest;
+    std::vector<int64_t> near(leaves.count);
+    Notes hit(leaves.count), chosen(n);
     std::vector<Candidate> candidates;
     T guess = 1;
     for (int64_t group = first; group < last; ++group) {
@@ -401,23 +432,23 @@ void search_leaves(const Cloud<T>& original, const Tensor& x, const Projection& 
           to_points(query, leaves.coordinates.data() + near[i] * few * LEAF, few, v.data() + i * LEAF);
           if (near[i] == group && !cloud.include_self) v[i * LEAF + self - begin] = infinity;
         }
-        chosen.clear();
+        hit.count = chosen.count = 0;
         // Any k points bound the distance of the nearest k: here those that are nearest in the subspace, or nearly.
         guess = bound_few(v.data(), around * LEAF, k, guess);
         if (guess < infinity) {
           for (int64_t i = 0; i < around; ++i)
-            note_within(v.data() + i * LEAF, LEAF, guess, leaves.start[near[i]], chosen);
-          const double reach = cloud.reach(self, size, chosen);
+            chosen.add_within(v.data() + i * LEAF, guess, leaves.start[near[i]], leaves.start[near[i] + 1]);
+          const double reach = cloud.reach(self, size, chosen, nearest);
           const double error = std::sqrt(double(few)) * (dim + 8) * unit * (own + longest);  // of distances there
           const double there = reach + error;
           const T limit = T(std::min<double>(there * there, std::numeric_limits<T>::max()));
-          chosen.clear();
+          chosen.count = 0;
           to_boxes(query, leaves.low.data(), leaves.high.data(), few, leaves.count, boxes.data());
-          for (int64_t leaf = 0; leaf < leaves.count; ++leaf)
-            if (boxes[leaf] <= limit) {
-              to_points(query, leaves.coordinates.data() + leaf * few * LEAF, few, v.data());
-              note_within(v.data(), LEAF, limit, leaves.start[leaf], chosen);
-            }
+          hit.add_within(boxes.data(), limit, 0, leaves.count);
+          for (const int64_t leaf : hit) {
+            to_points(query, leaves.coordinates.data() + leaf * few * LEAF, few, v.data());
+            chosen.add_within(v.data(), limit, leaves.start[leaf], leaves.start[leaf + 1]);
+          }
           cloud.refine(self, reach, chosen);
         }
         cloud.choose(self, size, chosen, candidates, out + name * k);
@@ -431,8 +462,10 @@ void search(const Tensor& x, int64_t n, int64_t k, bool include_self, double ulp
   const Cloud<T> cloud{x.const_data_ptr<T>(), nullptr, n, x.size(1), k, include_self, ulps};
   if (const auto projection = project(x, n))
     search_leaves(cloud, x, *projection, out);
+  else if (std::is_same_v<T, float> && x.size(1) > NARROW && has_bfloat16())
+    search_blocks<T, at::BFloat16>(cloud, x, out);
   else
-    search_blocks(cloud, x, out);
+    search_blocks<T, T>(cloud, x, out);
 }
 
 // The k nearest of the first present[b] points of each cloud (clouds, points, dim), for every point.
