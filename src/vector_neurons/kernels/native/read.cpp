@@ -12,31 +12,61 @@ using namespace vector_neurons;
 
 namespace {
 
+constexpr int64_t FLUSH = 32;  // points whose sums are added up apart: a running sum over thousands would lose digits
+
+// What was read of channels c0 to c1 so far, (3, all) each.
 template <typename T>
-inline void read_row(const T* __restrict x, const T* __restrict frame, int64_t j, int64_t channels, int64_t point,
-                     T* __restrict best, T* __restrict sum, int64_t* __restrict where) {
-  const T f0 = frame[j], f1 = frame[3 + j], f2 = frame[6 + j];
-  for (int64_t c = 0; c < channels; ++c) {
-    const T value = f0 * x[c] + f1 * x[channels + c] + f2 * x[2 * channels + c];
-    // What is no number wins, and stays: it must not be hidden.
-    const bool better = !(value <= best[c]) && best[c] == best[c];
-    best[c] = better ? value : best[c];
-    where[c] = better ? point : where[c];
-    sum[c] += value;
+struct Pools {
+  T *best, *sum;
+  int32_t* where;
+  int64_t all;
+};
+
+// Reads the vectors (3, channels) of some points, or those that they share, in their frames (points, 3, 3).
+template <typename T>
+APART void read_some(const T* __restrict x, int64_t channels, bool shared, const T* __restrict frames, int64_t first,
+                     int64_t last, int64_t c0, int64_t c1, Pools<T> pools) {
+  for (int64_t j = 0; j < 3; ++j) {
+    T* __restrict best = pools.best + j * pools.all, * __restrict sum = pools.sum + j * pools.all;
+    int32_t* __restrict where = pools.where + j * pools.all;
+    for (int64_t n = first; n < last; ++n) {
+      const T* __restrict v = shared ? x : x + n * 3 * channels, *f = frames + n * 9 + j;
+      const T f0 = f[0], f1 = f[3], f2 = f[6];
+      const int32_t point = n;
+#pragma omp simd
+      for (int64_t c = c0; c < c1; ++c) {
+        const T value = f0 * v[c] + f1 * v[channels + c] + f2 * v[2 * channels + c];
+        // What is no number wins, and stays: it must not be hidden.
+        const bool better = !(value <= best[c]) && best[c] == best[c];
+        best[c] = better ? value : best[c];
+        where[c] = better ? point : where[c];
+        sum[c] += value;
+      }
+    }
   }
 }
 
-template <typename T>
-inline void read_row_back(const T* __restrict x, const T* __restrict frame, int64_t j, int64_t channels,
-                          const T* __restrict g, T* __restrict gx, T* __restrict gframe) {
-  const T f0 = frame[j], f1 = frame[3 + j], f2 = frame[6 + j];
-  T s0 = 0, s1 = 0, s2 = 0;
-#pragma omp simd reduction(+ : s0, s1, s2)
+// Gradients of the vectors of a point, written or added, and of its frame, added.
+template <typename T, bool ADD>
+APART void read_back(const T* __restrict x, const T* f, int64_t channels, const T* __restrict g, int64_t all,
+                     T* __restrict gx, T* __restrict gframe) {
+  const T f00 = f[0], f01 = f[1], f02 = f[2], f10 = f[3], f11 = f[4], f12 = f[5], f20 = f[6], f21 = f[7], f22 = f[8];
+  T s00 = 0, s01 = 0, s02 = 0, s10 = 0, s11 = 0, s12 = 0, s20 = 0, s21 = 0, s22 = 0;
+#pragma omp simd reduction(+ : s00, s01, s02, s10, s11, s12, s20, s21, s22)
   for (int64_t c = 0; c < channels; ++c) {
-    s0 += g[c] * x[c], s1 += g[c] * x[channels + c], s2 += g[c] * x[2 * channels + c];
-    gx[c] += g[c] * f0, gx[channels + c] += g[c] * f1, gx[2 * channels + c] += g[c] * f2;
+    const T x0 = x[c], x1 = x[channels + c], x2 = x[2 * channels + c];
+    const T g0 = g[c], g1 = g[all + c], g2 = g[2 * all + c];
+    s00 += g0 * x0, s01 += g1 * x0, s02 += g2 * x0;
+    s10 += g0 * x1, s11 += g1 * x1, s12 += g2 * x1;
+    s20 += g0 * x2, s21 += g1 * x2, s22 += g2 * x2;
+    const T y0 = g0 * f00 + g1 * f01 + g2 * f02, y1 = g0 * f10 + g1 * f11 + g2 * f12,
+            y2 = g0 * f20 + g1 * f21 + g2 * f22;
+    gx[c] = ADD ? gx[c] + y0 : y0;
+    gx[channels + c] = ADD ? gx[channels + c] + y1 : y1;
+    gx[2 * channels + c] = ADD ? gx[2 * channels + c] + y2 : y2;
   }
-  gframe[j] += s0, gframe[3 + j] += s1, gframe[6 + j] += s2;
+  gframe[0] += s00, gframe[1] += s01, gframe[2] += s02, gframe[3] += s10, gframe[4] += s11, gframe[5] += s12;
+  gframe[6] += s20, gframe[7] += s21, gframe[8] += s22;
 }
 
 // Maximum and mean over the points, (clouds, 3, channels + more), and which point was the largest.
@@ -51,24 +81,32 @@ std::tuple<Tensor, Tensor, Tensor> read_pool(const Tensor& x, const Tensor& mean
   Tensor where = at::zeros({clouds, 3, all}, x.options().dtype(at::kLong));
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "read_pool", [&] {
     largest.fill_(-std::numeric_limits<scalar_t>::infinity());
-    at::parallel_for(0, clouds * 3, 1, [&](int64_t begin, int64_t end) {
+    const scalar_t *vectors = x.const_data_ptr<scalar_t>(), *means = mean.const_data_ptr<scalar_t>();
+    // Threads share the channels of a cloud.
+    const int64_t parts = std::clamp<int64_t>(all / 64, 1, 8);
+    at::parallel_for(0, clouds * parts, 1, [&](int64_t begin, int64_t end) {
+      std::vector<scalar_t> sum(3 * all);
+      std::vector<int32_t> place(3 * all);
       for (int64_t task = begin; task < end; ++task) {
-        const int64_t cloud = task / 3, j = task % 3;
-        scalar_t* best = largest.data_ptr<scalar_t>() + task * all;
-        scalar_t* sum = average.data_ptr<scalar_t>() + task * all;
-        int64_t* place = where.data_ptr<int64_t>() + task * all;
-        // Sums of a few points are added up apart: a running sum over thousands would lose digits.
-        std::vector<scalar_t> part(all);
-        for (int64_t n = 0; n < points; ++n) {
-          const scalar_t* f = frame.const_data_ptr<scalar_t>() + (cloud * points + n) * 9;
-          read_row(x.const_data_ptr<scalar_t>() + (cloud * points + n) * 3 * channels, f, j, channels, n, best,
-                   part.data(), place);
-          read_row(mean.const_data_ptr<scalar_t>() + cloud * 3 * more, f, j, more, n, best + channels,
-                   part.data() + channels, place + channels);
-          if (n % 32 == 31 || n + 1 == points)
-            for (int64_t c = 0; c < all; ++c) sum[c] += part[c], part[c] = 0;
+        const int64_t cloud = task / parts, c0 = all * (task % parts) / parts, c1 = all * (task % parts + 1) / parts;
+        const scalar_t* frames = frame.const_data_ptr<scalar_t>() + cloud * points * 9;
+        const int64_t start = cloud * 3 * all, split = std::clamp(channels, c0, c1);
+        scalar_t *best = largest.data_ptr<scalar_t>() + start, *total = average.data_ptr<scalar_t>() + start;
+        std::fill(place.begin(), place.end(), 0);
+        for (int64_t n = 0; n < points; n += FLUSH) {
+          const int64_t stop = std::min(points, n + FLUSH);
+          std::fill(sum.begin(), sum.end(), scalar_t(0));
+          read_some(vectors + cloud * points * 3 * channels, channels, false, frames, n, stop, c0, split,
+                    Pools<scalar_t>{best, sum.data(), place.data(), all});
+          read_some(means + cloud * 3 * more, more, true, frames, n, stop, split - channels, c1 - channels,
+                    Pools<scalar_t>{best + channels, sum.data() + channels, place.data() + channels, all});
+          for (int64_t j = 0; j < 3; ++j)
+            for (int64_t c = c0; c < c1; ++c) total[j * all + c] += sum[j * all + c];
         }
-        for (int64_t c = 0; c < all; ++c) sum[c] /= scalar_t(points);
+        int64_t* found = where.data_ptr<int64_t>() + start;
+        for (int64_t j = 0; j < 3; ++j)
+          for (int64_t c = c0; c < c1; ++c)
+            total[j * all + c] /= scalar_t(points), found[j * all + c] = place[j * all + c];
       }
     });
   });
@@ -80,7 +118,7 @@ std::tuple<Tensor, Tensor, Tensor> read_pool_backward(const Tensor& grad_largest
                                                       const Tensor& frame) {
   const int64_t clouds = x.size(0), points = x.size(1), channels = x.size(3), more = mean.size(2),
                 all = channels + more;
-  Tensor gx = fresh(x.sizes(), x.options()).zero_(), gframe = at::zeros(frame.sizes(), frame.options());
+  Tensor gx = fresh(x.sizes(), x.options()), gframe = at::zeros(frame.sizes(), frame.options());
   Tensor gmean = at::zeros(mean.sizes(), mean.options());
   const Tensor top = grad_largest.contiguous(), every = (grad_average / points).contiguous();
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "read_pool_backward", [&] {
@@ -88,16 +126,14 @@ std::tuple<Tensor, Tensor, Tensor> read_pool_backward(const Tensor& grad_largest
       for (int64_t cloud = begin; cloud < end; ++cloud) {
         const scalar_t* overall = mean.const_data_ptr<scalar_t>() + cloud * 3 * more;
         scalar_t* goverall = gmean.data_ptr<scalar_t>() + cloud * 3 * more;
-        for (int64_t n = 0; n < points; ++n)
-          for (int64_t j = 0; j < 3; ++j) {
-            const int64_t row = cloud * points + n;
-            const scalar_t* g = every.const_data_ptr<scalar_t>() + (cloud * 3 + j) * all;
-            const scalar_t* f = frame.const_data_ptr<scalar_t>() + row * 9;
-            scalar_t* gf = gframe.data_ptr<scalar_t>() + row * 9;
-            read_row_back(x.const_data_ptr<scalar_t>() + row * 3 * channels, f, j, channels, g,
-                          gx.data_ptr<scalar_t>() + row * 3 * channels, gf);
-            read_row_back(overall, f, j, more, g + channels, goverall, gf);
-          }
+        const scalar_t* g = every.const_data_ptr<scalar_t>() + cloud * 3 * all;
+        for (int64_t row = cloud * points; row < (cloud + 1) * points; ++row) {
+          const scalar_t* f = frame.const_data_ptr<scalar_t>() + row * 9;
+          scalar_t* gf = gframe.data_ptr<scalar_t>() + row * 9;
+          read_back<scalar_t, false>(x.const_data_ptr<scalar_t>() + row * 3 * channels, f, channels, g, all,
+                                     gx.data_ptr<scalar_t>() + row * 3 * channels, gf);
+          if (more) read_back<scalar_t, true>(overall, f, more, g + channels, all, goverall, gf);
+        }
         for (int64_t j = 0; j < 3; ++j)
           for (int64_t c = 0; c < all; ++c) {
             const int64_t at = (cloud * 3 + j) * all + c, row = cloud * points + where.const_data_ptr<int64_t>()[at];

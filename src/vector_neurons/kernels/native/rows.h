@@ -29,29 +29,13 @@
 #include <vector>
 
 #include "apart.h"
+#include "memory.h"
 #include "products.h"
-
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
 
 namespace vector_neurons {
 
 using at::Tensor;
 using Maybe = std::optional<Tensor>;
-
-// Memory for a result. Large results are new memory each time, which Linux hands out in small pages, at several times
-// the cost of filling it; here in large ones.
-inline Tensor fresh(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  Tensor out = at::empty(sizes, options);
-#ifdef MADV_HUGEPAGE
-  constexpr uintptr_t page = 1 << 21;
-  const uintptr_t start = reinterpret_cast<uintptr_t>(out.data_ptr());
-  const uintptr_t first = (start + page - 1) & ~(page - 1), last = (start + out.nbytes()) & ~(page - 1);
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-#endif
-  return out;
-}
 
 // ---------------------------------------------------------------------------------------------------------- the rows
 
