@@ -11,7 +11,6 @@ _ops = torch.ops.vector_neurons
 SCHEMAS = {
     "nearest": "(Tensor x, Tensor present, int k, bool include_self, float ulps) -> Tensor",
     "images": "(Tensor x, Tensor weight) -> Tensor",
-    "images_backward": "(Tensor grad, Tensor x, Tensor weight) -> (Tensor, Tensor)",
     "moments": "(Tensor a, Tensor? b, Tensor? weight, Tensor? index, int width, float eps) -> Tensor",
     "moments_backward": "(Tensor grad, Tensor a, Tensor? b, Tensor? index, int width, float eps) -> (Tensor, Tensor)",
     "bend": "(Tensor a, Tensor? b, Tensor? weight, Tensor? images, Tensor? index, Tensor norm, int directions, "
@@ -36,10 +35,6 @@ def _shape_of_nearest(x: Tensor, present: Tensor, k: int, include_self: bool, ul
 
 def _shape_of_images(x: Tensor, weight: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[1]))
-
-
-def _shape_of_images_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), weight.new_empty(weight.shape)
 
 
 def _shape_of_moments(a: Tensor, b: Maybe, weight: Maybe, index: Maybe, width: int, eps: float) -> Tensor:
@@ -95,9 +90,12 @@ def _kept(ctx: Any) -> list[Any]:
     return inputs
 
 
-def _images_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-    gradients: tuple[Tensor, ...] = _ops.images_backward(grad, *ctx.saved_tensors)
-    return gradients
+def _images_backward(ctx: Any, grad: Tensor) -> tuple[Maybe, Maybe]:
+    x, weight = ctx.saved_tensors
+    of_x = _ops.images(grad, weight.mT) if ctx.needs_input_grad[0] else None
+    with torch.autocast(x.device.type, enabled=False):
+        of_weight = x.flatten(0, -2).mT @ grad.flatten(0, -2) if ctx.needs_input_grad[1] else None
+    return of_x, of_weight
 
 
 def _moments_backward(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
@@ -138,7 +136,6 @@ def register() -> None:
     register_fake: Any = torch.library.register_fake
     register_fake("vector_neurons::nearest", _shape_of_nearest)
     register_fake("vector_neurons::images", _shape_of_images)
-    register_fake("vector_neurons::images_backward", _shape_of_images_backward)
     register_fake("vector_neurons::moments", _shape_of_moments)
     register_fake("vector_neurons::moments_backward", _shape_of_moments_backward)
     register_fake("vector_neurons::bend", _shape_of_bend)
@@ -149,5 +146,5 @@ def register() -> None:
     torch.library.register_autograd("vector_neurons::moments", _moments_backward, setup_context=_keep)
     torch.library.register_autograd("vector_neurons::bend", _bend_backward, setup_context=_keep)
     torch.library.register_autograd("vector_neurons::read_pool", _read_pool_backward, setup_context=_keep_reading)
-    for name in ("images", "moments", "read_pool", "bend"):
+    for name in ("moments", "read_pool", "bend"):
         torch.library.register_autograd(f"vector_neurons::{name}_backward", _once)

@@ -131,11 +131,6 @@ def bend_backward(
     return ga @ weight.mT if of_a else a.new_empty(0), gb, a.flatten(0, 2).mT @ ga.flatten(0, 2), gnorm
 
 
-def images_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of `x` and `weight`, of graphs that were exported on a CPU: here products are torch's own."""
-    return grad @ weight.mT, x.flatten(0, -2).mT @ grad.flatten(0, -2)
-
-
 def probe() -> None:
     """Compile one kernel, and fail where Triton cannot: it needs a C compiler, a driver and a GPU that it knows."""
     programs.moments.warmup(torch.float32, None, None, torch.float64, *[1] * 7, eps=0.0, tiny=1.0, G=1, B=8, grid=(1,))
@@ -143,6 +138,6 @@ def probe() -> None:
 
 def register(device: str = "cuda") -> None:
     """Make these the operators' bodies on a device: the GPU, or in Triton's interpreter the CPU."""
-    torch.library.impl("vector_neurons::images", device, torch.matmul)
-    for body in (images_backward, moments, moments_backward, bend, bend_backward):
+    torch.library.impl("vector_neurons::images", device, torch.matmul)  # of graphs that were exported on a CPU
+    for body in (moments, moments_backward, bend, bend_backward):
         torch.library.impl(f"vector_neurons::{body.__name__}", device, body)

@@ -10,6 +10,7 @@ norm), the RMS length of the sample (layer and instance norm). Everything longer
 commute with scaling, and zero vectors give zero.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -102,7 +103,8 @@ def masked_max(x: Float[Tensor, "*batch elements channels"], mask: Mask | None) 
 def masked_mean(x: Float[Tensor, "batch *shape"], dims: list[int], mask: Mask | None) -> Float[Tensor, "batch *mean"]:
     """Mean over `dims`, kept with size 1, of what exists: where `mask` is False nothing counts."""
     if mask is None:
-        return x.mean(dims, keepdim=True)
+        # Not torch's mean, whose gradient is as large as x: that of a sum is a view.
+        return x.sum(dims, keepdim=True) / math.prod(x.shape[d] for d in dims)
     present = mask_like(mask, x.ndim)
     total = x.where(present, 0).sum(dims, keepdim=True)
     return total / present.expand_as(x).sum(dims, keepdim=True).to(x.dtype)

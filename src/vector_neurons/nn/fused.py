@@ -67,6 +67,11 @@ def block(
     return bent.view(*(shape[:-1] if pool else shape), 3, channels)
 
 
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """The linear map alone, of the features of points."""
+    return images(x, weight.mT)
+
+
 def batch_norm(x: Tensor, settings: Settings, *, eps: float | None) -> Tensor:
     """The norm alone."""
     channels = x.shape[-1]
@@ -96,7 +101,7 @@ def _pad(weight: Tensor) -> Tensor:
 def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
     """The images of `x` under a map `(channels, columns)`, which need not be made yet."""
     if isinstance(x, Edges):
-        difference, own = (w.contiguous() for w in weight.tensor_split(2))
+        difference, own = weight.tensor_split(2)
         graph = x.neighbours.long().contiguous()
         return Rows(_images(x.x, difference), _images(x.x, own - difference), graph=graph)
     overall = None
@@ -107,7 +112,7 @@ def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
         x = x.reshape(clouds, -1, 3, x.shape[-1])
     else:
         x = x.reshape(1, -1, 3, x.shape[-1])
-    x, weight = x.contiguous(), weight.contiguous()
+    x = x.contiguous()
     # CUDA maps at once; statistics of many processes need images with a gradient of their own.
     if x.device.type != "cpu" or sync.shared():
         return Rows(_images(x, weight), overall)

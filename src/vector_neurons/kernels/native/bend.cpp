@@ -1,7 +1,6 @@
 // Norm of lengths and leaky ReLU along a direction, and the mean over groups of rows that need not exist (rows.h).
 
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
@@ -301,7 +300,8 @@ Tensor bend_rows_back(const Rows& rows, const Settings<T>& s, int64_t pool, cons
   // Units whose sums are added up in the precision of the rows.
   const int64_t some_units = rows.index ? 1 : std::max<int64_t>(32 / parts.unit, 1);
   std::vector<double> sums(parts.count * 2 * w, 0.0);
-  std::vector<T> weights(mapped ? parts.count * rows.weight->numel() : 0);
+  const Tensor weights = fresh({mapped ? parts.count : 0, rows.weight ? rows.weight->numel() : 0}, grad.options());
+  std::vector<uint8_t> begun(parts.count, false);
   std::vector<std::vector<std::pair<int64_t, Tensor>>> second(parts.count);  // of some clouds, by part
   const auto back = mapped && out.a.numel() ? std::optional(Product(*rows.weight)) : std::nullopt;
   parts([&] {
@@ -354,11 +354,12 @@ Tensor bend_rows_back(const Rows& rows, const Settings<T>& s, int64_t pool, cons
           found.back().second += some;
       }
       if (back) (*back)(of_images, rows.sources(out.a, begin, end));
-      Tensor sum = at::from_blob(weights.data() + part * rows.weight->numel(), rows.weight->sizes(), rows.a.options());
-      at::addmm_out(sum, sum, rows.sources(rows.a, begin, end).t(), of_images);
+      Tensor sum = weights[part].view(rows.weight->sizes());
+      at::addmm_out(sum, sum, rows.sources(rows.a, begin, end).t(), of_images, begun[part]);
+      begun[part] = true;
     };
   });
-  if (mapped) out.weight = total(weights, rows.weight->size(0), columns, grad).to(grad.scalar_type());
+  if (mapped) out.weight = weights.sum(0).view(rows.weight->sizes());
   if (mapped && rows.b) {
     out.b = at::zeros(rows.b->sizes(), grad.options());
     for (const auto& found : second)

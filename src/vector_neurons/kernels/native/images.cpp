@@ -1,5 +1,5 @@
 // The images of points under a linear map. Products are taken a chunk of rows at a time: what they write is then still
-// in cache when they come to it again, and threads change no bit, but in the gradient of the weight.
+// in cache when they come to it again, and threads change no bit.
 
 #include <torch/library.h>
 
@@ -25,6 +25,7 @@ Tensor flat(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 // x (..., inputs) by weight (inputs, columns).
 Tensor images(const Tensor& x, const Tensor& weight) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   TORCH_CHECK(weight.dim() == 2 && x.dim() && x.size(-1) == weight.size(0), "a weight (", weight.sizes(),
               ") cannot map rows (", x.sizes(), ")");
   std::vector<int64_t> shape = x.sizes().vec();
@@ -37,18 +38,6 @@ Tensor images(const Tensor& x, const Tensor& weight) {
   return out;
 }
 
-std::tuple<Tensor, Tensor> images_backward(const Tensor& grad, const Tensor& x, const Tensor& weight) {
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const Tensor out = fresh(x.sizes(), x.options()), to = flat(out), g = flat(grad);
-  const Product product(weight);
-  in_chunks(g.size(0),
-            [&](int64_t start, int64_t count) { product(g.narrow(0, start, count), to.narrow(0, start, count)); });
-  return {out, flat(x).t().mm(g)};
-}
-
 }  // namespace
 
-TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) {
-  m.impl("images", &images);
-  m.impl("images_backward", &images_backward);
-}
+TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) { m.impl("images", &images); }

@@ -81,10 +81,11 @@ struct Rows {
       : a(first), b(second), weight(by), images(mapped), index(graph) {
     TORCH_CHECK(a.dim() == 4 && a.size(2) == 3 && a.is_contiguous(),
                 "rows must be contiguous (clouds, points, 3, columns)");
-    for (const Maybe& other : {b, weight, images})
+    for (const Maybe& other : {b, images})
       TORCH_CHECK(!other || (other->is_contiguous() && other->scalar_type() == a.scalar_type()),
                   "all rows need one type, contiguous");
-    TORCH_CHECK(!weight || (!index && weight->dim() == 2 && weight->size(0) == a.size(3)),
+    TORCH_CHECK(!weight || (!index && weight->dim() == 2 && weight->size(0) == a.size(3) &&
+                            weight->scalar_type() == a.scalar_type()),
                 "a weight maps the channels of rows that exist");
     if (weight && !images) map.emplace(weight->t());
     columns = weight ? weight->size(1) : a.size(3), points = a.size(1);
@@ -176,8 +177,7 @@ inline T length(T x0, T x1, T x2) {
 }
 
 // Add up what parts of the work found, (parts, sums, width), always in the same order.
-template <typename T>
-Tensor total(const std::vector<T>& partial, int64_t sums, int64_t width, const Tensor& like) {
+inline Tensor total(const std::vector<double>& partial, int64_t sums, int64_t width, const Tensor& like) {
   Tensor out = at::zeros({sums, width}, like.options().dtype(at::kDouble));
   double* o = out.data_ptr<double>();
   const int64_t n = sums * width;
@@ -252,7 +252,7 @@ class Sink {
     if (!rows.weight) return;
     start = begin;
     if (!images.defined() || images.size(0) < 3 * (end - begin))
-      images = at::zeros({3 * (end - begin), rows.columns}, rows.a.options());
+      images = fresh({3 * (end - begin), rows.columns}, rows.a.options()).zero_();
   }
   // Where the gradient of a row is to be written; an edge's is to be added, there and to what is the point's own.
   T* at(int64_t m) {
