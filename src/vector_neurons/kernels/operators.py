@@ -93,9 +93,12 @@ def _kept(ctx: Any) -> list[Any]:
 def _images_backward(ctx: Any, grad: Tensor) -> tuple[Maybe, Maybe]:
     x, weight = ctx.saved_tensors
     of_x = _ops.images(grad, weight.mT) if ctx.needs_input_grad[0] else None
-    with torch.autocast(x.device.type, enabled=False):
-        of_weight = x.flatten(0, -2).mT @ grad.flatten(0, -2) if ctx.needs_input_grad[1] else None
-    return of_x, of_weight
+    if not ctx.needs_input_grad[1]:
+        return of_x, None
+    rows, gradients = x.flatten(0, -2), grad.flatten(0, -2)
+    with torch.autocast(x.device.type, enabled=False):  # BLAS is faster with the longer rows last
+        longer = weight.shape[1] >= weight.shape[0]
+        return of_x, rows.mT @ gradients if longer else (gradients.mT @ rows).mT
 
 
 def _moments_backward(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:

@@ -9,12 +9,12 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
 #include <optional>
 
 #include "apart.h"
+#include "memory.h"
 
 namespace vector_neurons {
 
@@ -72,10 +72,12 @@ class Product {
     else
       at::mm_out(out, rows, weight.t());
   }
-  Tensor operator()(const Tensor& rows) const {
+  // The result, in `room` if it can be.
+  Tensor in(Tensor& room, const Tensor& rows) const {
     const at::AutoDispatchBelowADInplaceOrView plain;
     if (packed.defined()) return by_onednn(rows);
-    Tensor out = at::empty({rows.size(0), columns}, rows.options());
+    if (!room.defined() || room.size(0) < rows.size(0)) room = fresh({rows.size(0), columns}, rows.options());
+    Tensor out = room.narrow(0, 0, rows.size(0));
     (*this)(rows, out);
     return out;
   }

@@ -20,7 +20,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -29,7 +28,6 @@
 #include <vector>
 
 #include "apart.h"
-#include "memory.h"
 #include "products.h"
 
 namespace vector_neurons {
@@ -144,7 +142,7 @@ class Reader {
 
   void open(int64_t begin, int64_t end) {
     if (!rows.map) return;
-    made = (*rows.map)(rows.sources(rows.a, begin, end));
+    made = rows.map->in(room, rows.sources(rows.a, begin, end));
     a = made.const_data_ptr<T>(), start = begin;
   }
   Row<T> operator()(int64_t m) const {
@@ -156,7 +154,7 @@ class Reader {
   const Rows& rows;
   const T *a, *b;
   std::vector<T> zeros;
-  Tensor made;
+  Tensor made, room;
   int64_t start = 0;
 };
 
@@ -234,9 +232,9 @@ struct Gradients {
   explicit Gradients(const Rows& rows, bool of_a = true)
       : a(fresh(of_a || !rows.weight ? rows.a.sizes() : at::IntArrayRef({0}), rows.a.options())) {
     if (rows.index) a.zero_();  // edges add to it
-    b = at::empty(rows.b && rows.index ? rows.b->sizes() : at::IntArrayRef({0}), a.options());
+    b = fresh(rows.b && rows.index ? rows.b->sizes() : at::IntArrayRef({0}), a.options());
     if (!rows.number) b.zero_();  // no edge will write it
-    weight = at::empty({0}, a.options());
+    weight = fresh({0}, a.options());
   }
 };
 
