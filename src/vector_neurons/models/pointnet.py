@@ -52,7 +52,7 @@ class TransformNet(nn.Module):
             self.edges = kit.EdgeConv(channels, [kit.width(64), kit.width(128)], k=edge, pool=pool, **options)
             widths = [kit.width(128), kit.width(1024)]
         self.every = nn.ModuleList(kit.Block(a, b, **options) for a, b in pairwise(widths))
-        self.pool = kit.POOLS[pool](widths[-1])
+        self.pool, self.pooled = kit.POOLS[pool](widths[-1]), kit.pooled
         self.fixed = channels if neurons == "scalar" else None
         out = channels if self.fixed is None else channels**2
         if options.get("norm") == "instance":
@@ -65,9 +65,10 @@ class TransformNet(nn.Module):
     def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
         """Change features `(B, N, ...)`."""
         y = x if self.edges is None else self.edges(x, None, mask)
-        for block in self.every:
+        *first, last = self.every
+        for block in first:
             y = block(y, mask)
-        seen: Tensor = self.overall(self.pool(y, mask))
+        seen: Tensor = self.overall(self.pooled(last, self.pool, y, mask))
         if self.fixed is None:
             return torch.cat([x, seen.unsqueeze(1).expand_as(x)], dim=-1)
         identity = torch.eye(self.fixed, dtype=x.dtype, device=x.device)

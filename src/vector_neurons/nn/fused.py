@@ -14,6 +14,8 @@ from .unbuilt import Edges, WithMean
 
 # Images of features of so few channels are not stored but made again where they are needed: they would be far larger.
 FEW = 24
+# Rows of a running sum: one over thousands would lose digits, and keep other threads waiting.
+MANY = 64
 
 Moments = Callable[[], Tensor]
 
@@ -63,8 +65,11 @@ def block(
     norm, batch = _norm(lambda: moments(rows, len(feature), eps), rows, settings, channels)
     norm = F.pad(norm, (0, len(feature) - channels))
     directions = 1 if len(direction) == 1 else len(feature)
-    bent = bend(rows, norm, directions, channels, together if pool else 1, slope, eps, batch=batch)
-    return bent.view(*(shape[:-1] if pool else shape), 3, channels)
+    if not pool:
+        return bend(rows, norm, directions, channels, 1, slope, eps, batch=batch).view(*shape, 3, channels)
+    group = _group(together)
+    bent = bend(rows, norm, directions, channels, group, slope, eps, batch=batch)
+    return bent.view(*shape[:-1], together // group, 3, channels).mean(-3)
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -92,6 +97,13 @@ def read_pool(x: Tensor, overall: Tensor | None, frame: Tensor) -> tuple[Tensor,
     mean = x.new_empty(x.shape[0], 3, 0) if overall is None else overall.squeeze(1)
     largest, average, _ = torch.ops.vector_neurons.read_pool(x.contiguous(), mean.contiguous(), frame.contiguous())
     return largest.flatten(1), average.flatten(1)
+
+
+def _group(number: int | torch.SymInt) -> int:
+    """How many rows the kernels average at a time: all, or a part of many. Of an unknown number, none."""
+    if not isinstance(number, int):
+        return 1
+    return number if number <= MANY else max(d for d in range(1, MANY + 1) if number % d == 0)
 
 
 def _pad(weight: Tensor) -> Tensor:

@@ -200,6 +200,12 @@ class MeanPool(nn.Module):
         return masked_mean(x, [-2], mask).squeeze(-2)
 
 
+def pooled(block: nn.Module, pool: nn.Module, x: Scalars, mask: Mask | None = None) -> Scalars:
+    """A block and a pool over points."""
+    result: Tensor = pool(block(x, mask), mask)
+    return result
+
+
 class MaxPool(nn.Module):
     """Maximum over the axis before the channels."""
 

@@ -6,7 +6,7 @@ Unless a layer says otherwise it is equivariant to O(D) in every dimension D, to
 
 import math
 from collections.abc import Callable
-from typing import Literal, Unpack
+from typing import Literal, TypeGuard, Unpack
 
 import torch
 from jaxtyping import Float
@@ -248,6 +248,16 @@ class MaxPool(nn.Module):
 POOLS: dict[Pool, type[nn.Module]] = {"mean": MeanPool, "max": MaxPool}
 
 
+def pooled(block: nn.Module, pool: nn.Module, x: Vectors, mask: Mask | None = None) -> Vectors:
+    """A block and a pool over points; what comes in between need not exist."""
+    result: Tensor = block.mean(x) if mask is None and _averages(block, pool) else pool(block(x, mask), mask)
+    return result
+
+
+def _averages(block: nn.Module, pool: nn.Module) -> TypeGuard[Block]:
+    return type(pool) is MeanPool and type(block) is Block and not hooked(pool) and not hooked(block)
+
+
 class EdgeConv(EdgeConvBase):
     """Edge convolution: `Block` on `[x_m - x_n, x_n]` of every edge, pooled over the neighbours m of n.
 
@@ -266,9 +276,7 @@ class EdgeConv(EdgeConvBase):
         return edge_features(x, neighbours, cross=self.cross)
 
     def pooled(self, block: nn.Module, edges: Tensor | Edges, mask: Mask | None) -> Tensor:
-        if type(self.pool) is MeanPool and type(block) is Block and not hooked(self.pool) and not hooked(block):
-            return block.mean(edges, mask)
-        return super().pooled(block, edges, mask)
+        return block.mean(edges, mask) if _averages(block, self.pool) else super().pooled(block, edges, mask)
 
 
 class Invariant(nn.Module):

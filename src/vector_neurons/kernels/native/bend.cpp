@@ -5,8 +5,6 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include <array>
-
 #include "rows.h"
 
 using namespace vector_neurons;
@@ -63,18 +61,6 @@ struct Squares {
 template <typename T>
 inline T unless_zero(T square) {
   return square > 0 ? square : std::numeric_limits<T>::max();
-}
-
-// Rows are worked on several at a time, as far as they share their second: what they have in common is read once.
-constexpr int ABREAST = 4;
-
-template <int MOST, typename Body>
-inline void abreast(const Rows& rows, int64_t begin, int64_t end, const Body& body) {
-  for (int64_t m = begin, stop; m < end;) {
-    stop = std::min(end, (m / rows.share + 1) * rows.share);
-    for (; m + MOST <= stop; m += MOST) body(m, std::integral_constant<int, MOST>{});
-    for (; m < stop; ++m) body(m, std::integral_constant<int, 1>{});
-  }
 }
 
 // Normalises and bends J rows that share their second; writes each to a place of its own, a row after the other, or

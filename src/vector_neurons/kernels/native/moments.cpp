@@ -15,13 +15,21 @@ APART void lengths(Row<T> x, int64_t w, T eps, T* __restrict n) {
   for (int64_t c = 0; c < w; ++c) n[c] = length(x.at(0, c), x.at(1, c), x.at(2, c)) + eps;
 }
 
-template <typename T>
-APART void add_moments(Row<T> x, int64_t w, T eps, const T* centre, T* __restrict sums) {
+template <typename T, int J>
+APART void add_moments(const std::array<Row<T>, J> rows, int64_t w, T eps, const T* centre, T* __restrict sums) {
+  const int64_t step = rows[0].step;
+  const T* b = rows[0].b;
 #pragma omp simd
   for (int64_t c = 0; c < w; ++c) {
-    const T n = length(x.at(0, c), x.at(1, c), x.at(2, c)) + eps - centre[c];
-    sums[c] += n;
-    sums[w + c] += n * n;
+    const T b0 = b[c], b1 = b[step + c], b2 = b[2 * step + c], middle = centre[c] - eps;
+    T first = 0, second = 0;
+#pragma GCC unroll 4
+    for (int j = 0; j < J; ++j) {
+      const T* a = rows[j].a;
+      const T n = length(a[c] + b0, a[step + c] + b1, a[2 * step + c] + b2) - middle;
+      first += n, second += n * n;
+    }
+    sums[c] += first, sums[w + c] += second;
   }
 }
 
@@ -52,7 +60,12 @@ Tensor moments_of(const Rows& rows, int64_t w, double eps) {
       for (int64_t place = c * chunk; place < end; ++place) {
         const int64_t start = rows.unit_at(place) * unit, stop = std::min(rows.number, start + unit);
         if (place == c * chunk) lengths(read(start), w, T(eps), centre.data());
-        for (int64_t m = start; m < stop; ++m) add_moments(read(m), w, T(eps), centre.data(), sums.data());
+        abreast<ABREAST>(rows, start, stop, [&](int64_t m, auto number) {
+          constexpr int J = decltype(number)::value;
+          std::array<Row<T>, J> some;
+          for (int j = 0; j < J; ++j) some[j] = read(m + j);
+          add_moments<T, J>(some, w, T(eps), centre.data(), sums.data());
+        });
         flush(centre.data(), w, stop - start, sums.data(), &partial[c * 2 * w]);
       }
     }

@@ -23,6 +23,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -157,6 +158,18 @@ class Reader {
   Tensor made, room;
   int64_t start = 0;
 };
+
+// Rows are worked on several at a time, as far as they share their second: what they have in common is read once.
+constexpr int ABREAST = 4;
+
+template <int MOST, typename Body>
+inline void abreast(const Rows& rows, int64_t begin, int64_t end, const Body& body) {
+  for (int64_t m = begin, stop; m < end;) {
+    stop = std::min(end, (m / rows.share + 1) * rows.share);
+    for (; m + MOST <= stop; m += MOST) body(m, std::integral_constant<int, MOST>{});
+    for (; m < stop; ++m) body(m, std::integral_constant<int, 1>{});
+  }
+}
 
 // Squares below this count as zero: the root stays differentiable, and the inverse's square finite.
 template <typename T>
