@@ -124,6 +124,26 @@ def test_neighbours_of_many_points_need_no_matrix():
     assert neighbours.BLOCK_ELEMENTS < 3000 * 3000 * 10
 
 
+@pytest.fixture
+def precision():
+    yield torch.backends.mkldnn.matmul
+    torch.backends.mkldnn.matmul.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+@pytest.mark.parametrize("points", [100, 400])
+def test_neighbours_do_not_round_where_products_may(everywhere, points, precision):
+    x = torch.randn(1, points, 63)
+    with kernels.using("native"):
+        expected = vn.knn(x, 12)
+        if everywhere:
+            torch.set_float32_matmul_precision("medium")
+        else:
+            precision.fp32_precision = "bf16"  # torch then refuses to tell the precision everywhere
+        assert torch.equal(vn.knn(x, 12), expected)
+
+
 def test_a_space_without_dimensions():
     found, expected = by_both_bodies(torch.empty(1, 600, 0), 3)
     assert torch.equal(found, expected)

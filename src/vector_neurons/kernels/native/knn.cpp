@@ -34,15 +34,16 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t BLOCK = 1 << 20;  // elements of a block of scores, at most
-constexpr int64_t NARROW = 8;       // spaces up to this dimension are measured by differences, without a product
-constexpr int64_t SPAN = 16;        // values that are passed over together, at most
-constexpr int64_t MANY = 512;       // points of a narrow cloud from which on candidates are found in boxes,
-constexpr int64_t LARGE = 1536;     // and of a wide one, which is projected to a subspace,
-constexpr int64_t FEW[] = {8, 16};  // of so few dimensions,
-constexpr double MOST = 0.95;       // if it has so much of the cloud's variance
-constexpr int64_t LEAF = 32;        // points of a box
-constexpr int64_t AROUND = 8;       // boxes whose points bound how far the neighbours of a point are
+constexpr int64_t BLOCK = 1 << 20;   // elements of a block of scores, at most
+constexpr int64_t NARROW = 8;        // spaces up to this dimension are measured by differences, without a product
+constexpr int64_t SPAN = 16;         // values that are passed over together, at most
+constexpr int64_t MANY = 512;        // points of a narrow cloud from which on candidates are found in boxes,
+constexpr int64_t LARGE = 1536;      // and of a wide one, which is projected to a subspace,
+constexpr int64_t FEW[] = {8, 16};   // of so few dimensions,
+constexpr double MOST = 0.95;        // if it has so much of the cloud's variance
+constexpr int64_t ENOUGH = 1 << 13;  // numbers in a cloud whose products torch leaves to oneDNN for certain
+constexpr int64_t LEAF = 32;         // points of a box
+constexpr int64_t AROUND = 8;        // boxes whose points bound how far the neighbours of a point are
 
 struct Candidate {
   double distance;
@@ -209,6 +210,16 @@ bool has_bfloat16() {
 #endif
 }
 
+// Whether the user lets torch round products of float32 to bfloat16. There are two ways to say so, and torch refuses to
+// answer where they differ.
+bool may_round() {
+  try {
+    return at::globalContext().float32MatmulPrecision() != at::Float32MatmulPrecision::HIGHEST;
+  } catch (const c10::Error&) {
+    return true;
+  }
+}
+
 // What the squared distances from one point, of this squared length, are at least, by its products with others, which
 // are off by up to `slack` of their length.
 template <typename P, typename T>
@@ -238,10 +249,8 @@ void search_blocks(const Cloud<T>& cloud, const Tensor& x, int64_t* out) {
   const Tensor lengths = centred.norm(2, -1), sizes = x.norm(2, -1);
   const T *square = squares.const_data_ptr<T>(), *length = lengths.const_data_ptr<T>();
   const double longest = *std::max_element(length, length + n), unit = std::numeric_limits<T>::epsilon();
-  // Of a product of two numbers that are rounded to P, which is rounded again, relative to their size. Torch may be
-  // allowed to round products of float32 so, too.
-  const bool exact = at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
-  const bool half = std::is_same_v<P, at::BFloat16> || (std::is_same_v<P, float> && !exact);
+  // Of a product of two numbers that are rounded to bfloat16, as it is itself, relative to their size.
+  const bool half = std::is_same_v<P, at::BFloat16> || (std::is_same_v<P, float> && may_round());
   const double rounding = half ? 1.52 * std::numeric_limits<at::BFloat16>::epsilon() : 0;
   const int64_t groups = std::max((n + SPAN - 1) / SPAN, std::min(n, 4 * k));
   const int64_t most = std::clamp<int64_t>(BLOCK / std::max<int64_t>(points, 1), 16, 256);
@@ -462,7 +471,7 @@ void search(const Tensor& x, int64_t n, int64_t k, bool include_self, double ulp
   const Cloud<T> cloud{x.const_data_ptr<T>(), nullptr, n, x.size(1), k, include_self, ulps};
   if (const auto projection = project(x, n))
     search_leaves(cloud, x, *projection, out);
-  else if (std::is_same_v<T, float> && x.size(1) > NARROW && has_bfloat16())
+  else if (std::is_same_v<T, float> && x.size(1) > NARROW && x.numel() >= ENOUGH && has_bfloat16())
     search_blocks<T, at::BFloat16>(cloud, x, out);
   else
     search_blocks<T, T>(cloud, x, out);
