@@ -21,33 +21,35 @@ namespace vector_neurons {
 using at::Tensor;
 
 constexpr int64_t LANES = 8;
+template <typename T>
+constexpr int64_t WIDE = 32 / sizeof(T);  // numbers of a SIMD vector
 
-// R rows by 8 C columns of a weight, held in registers. Rows of the result end at `columns`, the weight's are padded.
+// R rows by C SIMD vectors of a weight, held in registers. Rows of the result end at `columns`, the weight's are padded.
 template <typename T, int R, int C>
 APART void tile(const T* x, int64_t inputs, const T* weight, int64_t padded, T* out, int64_t columns, int64_t left) {
-  typedef T Lanes __attribute__((vector_size(LANES * sizeof(T)), aligned(alignof(T)), may_alias));
+  typedef T Lanes __attribute__((vector_size(WIDE<T> * sizeof(T)), aligned(alignof(T)), may_alias));
   Lanes sums[R][C] = {};
   for (int64_t i = 0; i < inputs; ++i)
     for (int c = 0; c < C; ++c) {
-      const Lanes w = *reinterpret_cast<const Lanes*>(weight + i * padded + c * LANES);
+      const Lanes w = *reinterpret_cast<const Lanes*>(weight + i * padded + c * WIDE<T>);
       for (int r = 0; r < R; ++r) sums[r][c] += x[r * inputs + i] * w;
     }
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < C; ++c) {
-      T* to = out + r * columns + c * LANES;
-      if (left >= (c + 1) * LANES)
+      T* to = out + r * columns + c * WIDE<T>;
+      if (left >= (c + 1) * WIDE<T>)
         *reinterpret_cast<Lanes*>(to) = sums[r][c];
       else
-        for (int64_t j = 0; j < left - c * LANES; ++j) to[j] = sums[r][c][j];
+        for (int64_t j = 0; j < left - c * WIDE<T>; ++j) to[j] = sums[r][c][j];
     }
 }
 
 template <typename T, int R>
 void strip(const T* x, int64_t inputs, const T* weight, int64_t padded, T* out, int64_t columns) {
   int64_t c = 0;
-  for (; c + 3 * LANES <= padded; c += 3 * LANES)
+  for (; c + 3 * WIDE<T> <= padded; c += 3 * WIDE<T>)
     tile<T, R, 3>(x, inputs, weight + c, padded, out + c, columns, columns - c);
-  for (; c < padded; c += LANES) tile<T, R, 1>(x, inputs, weight + c, padded, out + c, columns, columns - c);
+  for (; c < padded; c += WIDE<T>) tile<T, R, 1>(x, inputs, weight + c, padded, out + c, columns, columns - c);
 }
 
 // Rows (rows, inputs) by the transpose of a weight (columns, inputs).
