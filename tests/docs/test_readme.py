@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import vector_neurons as vn
+from vector_neurons import kernels
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "docs/networks.md", "docs/shapes.md", "docs/training.md", "docs/reconstruction.md"]
@@ -35,20 +36,24 @@ def test_the_battery_of_the_readme_passes():
         getattr(battery, name)()
 
 
-# Five blocks deep, rounding in float32 is amplified to some 1e-6 (docs/precision.md has the distribution over seeds);
-# float64 shows that nothing else is left.
-BOUNDS = {torch.float64: (1e-12, 1e-10), torch.float32: (1e-5, 5e-5)}
+# On generic clouds, with 40 % duplicated points, on a grid. In float32 the plain body rounds more often than the native
+# one. On the grid the rounding of stored features alone can leave 1.1e-5 (seed 0, all layers exact inside);
+# docs/precision.md has the distribution over seeds. float64 shows that nothing else is left.
+FLOAT32 = (2e-6, 2e-6, 2e-5) if "native" in kernels.available() else (1e-5, 1e-5, 5e-5)
+BOUNDS = {torch.float64: (1e-12, 1e-10, 1e-10), torch.float32: FLOAT32}
 
 
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-def test_tiny_is_invariant_on_generic_clouds_grids_and_duplicates(dtype):
-    network = run(BLOCKS[0])["Tiny"](40).to(dtype).eval()
-    generic = torch.randn(1, 1024, 3, dtype=dtype)
-    axis = torch.linspace(-1, 1, 8, dtype=dtype)
-    grid = torch.stack(torch.meshgrid(axis, axis, axis, indexing="ij"), dim=-1).reshape(1, -1, 3)
+def test_tiny_is_invariant_on_generic_clouds_duplicates_and_grids(dtype, seed):
+    build = run(BLOCKS[0])["Tiny"]
+    torch.manual_seed(seed)
+    network, generic = build(40).to(dtype).eval(), torch.randn(1, 1024, 3, dtype=dtype)
     duplicated = generic.clone()
     duplicated[:, :410] = duplicated[:, 500:910]
-    for cloud, bound in zip((generic, grid, duplicated), (BOUNDS[dtype][0], *[BOUNDS[dtype][1]] * 2), strict=True):
+    axis = torch.linspace(-1, 1, 8, dtype=dtype)
+    grid = torch.stack(torch.meshgrid(axis, axis, axis, indexing="ij"), dim=-1).reshape(1, -1, 3)
+    for cloud, bound in zip((generic, duplicated, grid), BOUNDS[dtype], strict=True):
         assert vn.testing.equivariance_error(network, cloud, "points", "scalars") <= bound
 
 

@@ -224,3 +224,41 @@ def test_directions_too_short_beside_others_are_bounded_alike():
     plain, native = run(module, x, "eager"), run(module, x, "native")
     for part, expected in plain.items():
         assert relative_error(native[part], expected) <= 1e-11, part
+
+
+@pytest.mark.parametrize("name", ["block", "block-shared", "block-none", "block-of-edges", "block-many-rows"])
+@both_modes
+def test_small_maps_without_a_gradient_round_once(name, training):
+    exact, _ = build(name, torch.float64, training)
+    module, x = build(name, torch.float32, training)
+    exact.load_state_dict(module.state_dict())  # the same rounded weights
+    with kernels.using("native"), torch.no_grad():
+        found, expected = module(x), exact(x.double())
+    assert found.dtype == torch.float32
+    assert ((found - expected).abs() <= 6e-8 * expected.abs()).float().mean() > 0.99
+    with kernels.using("eager"), torch.no_grad():  # which rounds more often
+        assert ((module(x) - expected).abs() <= 6e-8 * expected.abs()).float().mean() < 0.9
+
+
+def test_a_mean_of_points_is_worked_on_in_float64_too():
+    torch.manual_seed(0)
+    exact = vn.Invariant(24).double().eval()
+    module = vn.Invariant(24).eval()
+    module.load_state_dict(exact.state_dict())
+    exact.load_state_dict(module.state_dict())
+    x = torch.randn(2, 300, 3, 24)
+    with torch.no_grad(), kernels.using("native"):
+        native = relative_error(module(x), exact(x.double()))
+    with torch.no_grad(), kernels.using("eager"):
+        assert native < relative_error(module(x), exact(x.double())) / 1.5
+
+
+def test_rows_mapped_by_a_weight_of_another_type_have_no_gradient():
+    x, weight = torch.randn(1, 9, 3, 4), torch.randn(4, 16, dtype=torch.float64, requires_grad=True)
+    norm = torch.cat([torch.ones(1, 8), torch.zeros(4, 8)]).double()
+    with kernels.using("native"):
+        bent = bend(Rows(x, weight=weight), norm, 8, 8, 1, 0.2, None)
+    with pytest.raises(RuntimeError, match="no gradient"):
+        bent.sum().backward()
+    with pytest.raises(RuntimeError, match="cannot map"):
+        bend(Rows(x.double(), weight=weight.float()), norm, 8, 8, 1, 0.2, None)

@@ -23,7 +23,8 @@ class Rows(NamedTuple):
     point they start from; without, `b` `(clouds, 1, 3, columns)` is one for all points of a cloud.
 
     Without a graph, a `weight` `(channels, columns)` may map `a`: such images are made where they are needed and never
-    stored, unless they are given as `images`, which have no gradient of their own.
+    stored, unless they are given as `images`, which have no gradient of their own. Without a gradient, the weight and
+    `b` may be in float64 where `a` is in float32: rows are then worked on in float64, and the result is rounded once.
     """
 
     a: Tensor
@@ -31,6 +32,10 @@ class Rows(NamedTuple):
     weight: Tensor | None = None
     images: Tensor | None = None
     graph: Tensor | None = None
+
+    def like(self) -> Tensor:
+        """A tensor of the type in which rows are worked on."""
+        return self.a if self.weight is None else self.weight
 
     def number(self) -> int:
         """Number of rows."""

@@ -42,7 +42,7 @@ def _shape_of_moments(a: Tensor, b: Maybe, weight: Maybe, index: Maybe, width: i
 
 
 def _like(x: Maybe, other: Tensor) -> Tensor:
-    return other.new_empty(0) if x is None else torch.empty_like(x)
+    return other.new_empty(0 if x is None else x.shape)  # contiguous, though a weight may be a transpose
 
 
 def _shape_of_moments_backward(

@@ -104,7 +104,7 @@ def masked_mean(x: Float[Tensor, "batch *shape"], dims: list[int], mask: Mask | 
     """Mean over `dims`, kept with size 1, of what exists: where `mask` is False nothing counts."""
     if mask is None:
         # Not torch's mean, whose gradient is as large as x: that of a sum is a view.
-        return x.sum(dims, keepdim=True) / math.prod(x.shape[d] for d in dims)
+        return x.sum(dims, keepdim=True) / math.prod([x.shape[d] for d in dims])
     present = mask_like(mask, x.ndim)
     total = x.where(present, 0).sum(dims, keepdim=True)
     return total / present.expand_as(x).sum(dims, keepdim=True).to(x.dtype)

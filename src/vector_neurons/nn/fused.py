@@ -14,6 +14,8 @@ from .unbuilt import Edges, WithMean
 
 # Images of features of so few channels are not stored but made again where they are needed: they would be far larger.
 FEW = 24
+# Maps of so few weights cost little: without a gradient, blocks with such a map work in float64 and round once.
+SMALL = 1 << 13
 # Rows of a running sum: one over thousands would lose digits, and keep other threads waiting.
 MANY = 64
 
@@ -116,19 +118,20 @@ def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
         difference, own = weight.tensor_split(2)
         graph = x.neighbours.long().contiguous()
         return Rows(_images(x.x, difference), _images(x.x, own - difference), graph=graph)
-    overall = None
+    mean = other = overall = None
     if isinstance(x, WithMean):
         weight, other = weight.tensor_split(2)
-        clouds, mean, x = x.x.shape[0], x.mean, x.x
-        overall = (mean @ other).reshape(clouds, -1, 3, other.shape[1])
-        x = x.reshape(clouds, -1, 3, x.shape[-1])
-    else:
-        x = x.reshape(1, -1, 3, x.shape[-1])
-    x = x.contiguous()
+        mean, x = x.mean, x.x
+    x = x.reshape(1 if mean is None else x.shape[0], -1, 3, x.shape[-1]).contiguous()
     # CUDA maps at once; statistics of many processes need images with a gradient of their own.
-    if x.device.type != "cpu" or sync.shared():
-        return Rows(_images(x, weight), overall)
+    at_once = x.device.type != "cpu" or sync.shared()
     differentiable = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    if not (at_once or differentiable) and weight.numel() <= SMALL:
+        weight = weight.double()
+    if mean is not None and other is not None:
+        overall = (mean.to(weight.dtype) @ other.to(weight.dtype)).reshape(x.shape[0], -1, 3, other.shape[1])
+    if at_once:
+        return Rows(_images(x, weight), overall)
     stored = None
     if differentiable and x.shape[-1] > FEW:
         with torch.no_grad():
@@ -147,6 +150,6 @@ def _unchanged(like: Tensor, channels: int) -> Tensor:
 def _norm(lengths: Moments, rows: Rows, settings: Settings | None, channels: int) -> tuple[Tensor, int]:
     """The settings as the kernels take them, `(5, channels)`, and whose statistics they are; None changes no length."""
     if settings is None:
-        return _unchanged(rows.a, channels), 0
+        return _unchanged(rows.like(), channels), 0
     *found, batch = settings(lambda: lengths()[:, :channels], rows.number())
-    return torch.stack(found).to(rows.a.dtype), batch
+    return torch.stack(found).to(rows.like().dtype), batch

@@ -105,10 +105,10 @@ APART void bend_some(const std::array<Row<T>, J> rows, const std::array<T, J> le
   met.meet(total, smallest);
 }
 
-template <typename T>
-APART void store(const T* __restrict sum, T share, int64_t w, int64_t channels, T* __restrict out) {
+template <typename T, typename Out>
+APART void store(const T* __restrict sum, T share, int64_t w, int64_t channels, Out* __restrict out) {
   for (int64_t d = 0; d < 3; ++d)
-    for (int64_t c = 0; c < channels; ++c) out[d * channels + c] = share * sum[d * w + c];
+    for (int64_t c = 0; c < channels; ++c) out[d * channels + c] = Out(share * sum[d * w + c]);
 }
 
 template <typename T, Direction D, bool SUM, int J>
@@ -125,8 +125,8 @@ void twice_at_most(const Settings<T>& s, const Body& body) {
   if (body(false).short_of_bound(s)) body(true);
 }
 
-template <typename T, Direction D>
-void bend_rows(const Rows& rows, const Settings<T>& s, int64_t pool, T* out) {
+template <typename T, Direction D, typename Out>
+void bend_rows(const Rows& rows, const Settings<T>& s, int64_t pool, Out* out) {
   const int64_t w = s.width, channels = s.channels, unit = rows.unit(pool), units = rows.number / unit;
   const int64_t chunk = rows.chunk(unit) / unit;
   at::parallel_for(0, (units + chunk - 1) / chunk, 1, [&](int64_t first, int64_t last) {
@@ -375,7 +375,7 @@ void by_direction(int64_t directions, const Body& body) {
 Rows checked(const Tensor& a, const Maybe& b, const Maybe& weight, const Maybe& images, const Maybe& index,
              const Tensor& norm, int64_t directions, int64_t channels, int64_t pool) {
   Rows rows(a, b, weight, images, index);
-  TORCH_CHECK(norm.dim() == 2 && norm.size(0) == 5 && norm.is_contiguous() && norm.scalar_type() == a.scalar_type(),
+  TORCH_CHECK(norm.dim() == 2 && norm.size(0) == 5 && norm.is_contiguous() && norm.scalar_type() == rows.type(),
               "the norm must be (5, width), got ", norm.sizes());
   const int64_t width = norm.size(1);
   const bool fits = directions == 1 ? width < rows.columns : width + directions == rows.columns;
@@ -391,10 +391,14 @@ Tensor bend(const Tensor& a, const Maybe& b, const Maybe& weight, const Maybe& i
             const Tensor& norm, int64_t directions, int64_t channels, int64_t pool, double slope, double eps, int64_t) {
   const Rows rows = checked(a, b, weight, images, index, norm, directions, channels, pool);
   Tensor out = fresh({rows.number / pool, 3, channels}, a.options());
-  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "bend", [&] {
+  AT_DISPATCH_FLOATING_TYPES(rows.type(), "bend", [&] {
     const auto s = settings<scalar_t>(norm, channels, slope, eps, norm);
-    by_direction(directions,
-                 [&](auto d) { bend_rows<scalar_t, decltype(d)::value>(rows, s, pool, out.data_ptr<scalar_t>()); });
+    by_direction(directions, [&](auto d) {
+      if (a.scalar_type() == rows.type())
+        bend_rows<scalar_t, decltype(d)::value>(rows, s, pool, out.data_ptr<scalar_t>());
+      else
+        bend_rows<scalar_t, decltype(d)::value>(rows, s, pool, out.data_ptr<float>());
+    });
   });
   return out;
 }
@@ -405,6 +409,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> bend_backward(const Tensor& grad, con
                                                          int64_t pool, double slope, double eps, int64_t batch,
                                                          bool of_a) {
   const Rows rows = checked(a, b, weight, images, index, norm, directions, channels, pool);
+  TORCH_CHECK(rows.type() == a.scalar_type(), "rows that a weight of another type maps have no gradient");
   const Tensor g = grad.contiguous();
   Gradients out(rows, of_a);
   Tensor sums, more = at::zeros({2, norm.size(1)}, a.options());

@@ -114,7 +114,7 @@ Tensor moments(const Tensor& a, const Maybe& b, const Maybe& weight, const Maybe
   const Rows rows(a, b, weight, {}, index);
   TORCH_CHECK(width <= rows.columns, "lengths of ", width, " columns were asked of ", rows.columns);
   Tensor out;
-  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "moments", [&] { out = moments_of<scalar_t>(rows, width, eps); });
+  AT_DISPATCH_FLOATING_TYPES(rows.type(), "moments", [&] { out = moments_of<scalar_t>(rows, width, eps); });
   return out;
 }
 

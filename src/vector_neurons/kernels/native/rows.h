@@ -9,7 +9,8 @@
 //   points and their mean  a[m]: image at the point               b[m / share]: of the cloud's mean, share = its points
 //   anything else          a[m] only
 // Without a graph, a weight (inputs, columns) can map a[m]. Such images are made for a chunk of rows at a time, which
-// stays in cache, unless they are given, too; their gradients always are.
+// stays in cache, unless they are given, too; their gradients always are. Where no gradient is wanted, a weight in
+// float64 may map rows of float32: everything is then done in float64, and the result rounded once.
 //
 // The loops are plain: compilers vectorise them for the machine they are told to build for.
 
@@ -81,11 +82,12 @@ struct Rows {
     TORCH_CHECK(a.dim() == 4 && a.size(2) == 3 && a.is_contiguous(),
                 "rows must be contiguous (clouds, points, 3, columns)");
     for (const Maybe& other : {b, images})
-      TORCH_CHECK(!other || (other->is_contiguous() && other->scalar_type() == a.scalar_type()),
+      TORCH_CHECK(!other || (other->is_contiguous() && other->scalar_type() == type()),
                   "all rows need one type, contiguous");
-    TORCH_CHECK(!weight || (!index && weight->dim() == 2 && weight->size(0) == a.size(3) &&
-                            weight->scalar_type() == a.scalar_type()),
+    TORCH_CHECK(!weight || (!index && weight->dim() == 2 && weight->size(0) == a.size(3)),
                 "a weight maps the channels of rows that exist");
+    TORCH_CHECK(type() == a.scalar_type() || (type() == at::kDouble && !images), "a weight of ", type(),
+                " cannot map rows of ", a.scalar_type());
     if (weight && !images) map.emplace(weight->t());
     columns = weight ? weight->size(1) : a.size(3), points = a.size(1);
     TORCH_CHECK(!images || (weight && images->numel() == a.size(0) * points * 3 * columns), "images need their weight");
@@ -112,6 +114,8 @@ struct Rows {
     }
   }
 
+  // In which rows are worked on.
+  at::ScalarType type() const { return (weight ? *weight : a).scalar_type(); }
   // Rows that belong together: the edges of a point, or groups of others.
   int64_t unit(int64_t group) const { return index ? share : group; }
   // Which of them comes at some place.
@@ -137,13 +141,13 @@ class Reader {
  public:
   explicit Reader(const Rows& rows)
       : rows(rows),
-        a((rows.images ? *rows.images : rows.a).const_data_ptr<T>()),
+        a(rows.map ? nullptr : (rows.images ? *rows.images : rows.a).const_data_ptr<T>()),
         b(rows.b ? rows.b->const_data_ptr<T>() : nullptr),
         zeros(3 * rows.columns) {}
 
   void open(int64_t begin, int64_t end) {
     if (!rows.map) return;
-    made = rows.map->in(room, rows.sources(rows.a, begin, end));
+    made = rows.map->in(room, rows.sources(rows.a, begin, end).to(rows.type()));
     a = made.const_data_ptr<T>(), start = begin;
   }
   Row<T> operator()(int64_t m) const {
