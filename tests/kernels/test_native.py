@@ -262,3 +262,10 @@ def test_rows_mapped_by_a_weight_of_another_type_have_no_gradient():
         bent.sum().backward()
     with pytest.raises(RuntimeError, match="cannot map"):
         bend(Rows(x.double(), weight=weight.float()), norm, 8, 8, 1, 0.2, None)
+
+
+@pytest.mark.parametrize(("of_block", "of_x"), [(torch.float32, torch.float64), (torch.float64, torch.float32)])
+def test_a_block_and_features_of_two_types_are_refused(of_block, of_x):
+    block, x = vn.Block(4, 8).to(of_block).eval(), torch.randn(2, 5, 3, 4, dtype=of_x)
+    with kernels.using("native"), torch.no_grad(), pytest.raises(RuntimeError, match="bring one to the other"):
+        block(x)

@@ -1,4 +1,4 @@
-"""Compile the native library: one call of the C++ compiler, its result kept in the user's cache.
+"""Compile the native library: one call of the C++ compiler a source, the result kept in the user's cache.
 
 Not `torch.utils.cpp_extension`: that needs ninja, setuptools and Python's headers, none of which this library does.
 """
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -94,9 +95,17 @@ def build(*, again: bool = False) -> Path:
 
 
 def _compile(compiler: list[str], target: Path) -> None:
-    sources = [str(source) for source in SOURCES if source.suffix == ".cpp"]
-    libraries = [f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
-    command = [*compiler, *flags(), *sources, *libraries, "-o", str(target)]
+    """All sources at the same time, as far as there are cores, then one library of them."""
+    sources = [source for source in SOURCES if source.suffix == ".cpp"]
+    objects = [str(target.with_name(f"{source.stem}.o")) for source in sources]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = pool.map(lambda source, to: _run(compiler, "-c", str(source), "-o", to), sources, objects)
+        list(made)  # raises what went wrong
+    _run(compiler, *objects, f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10", "-o", str(target))
+
+
+def _run(compiler: list[str], *arguments: str) -> None:
+    command = [*compiler, *flags(), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"})
     if done.returncode:
         lines = [*done.stderr.splitlines(), f"exit code {done.returncode}"]

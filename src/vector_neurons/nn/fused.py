@@ -16,8 +16,10 @@ from .unbuilt import Edges, WithMean
 FEW = 24
 # Maps of so few weights cost little: without a gradient, blocks with such a map work in float64 and round once.
 SMALL = 1 << 13
-# Rows of a running sum: one over thousands would lose digits, and keep other threads waiting.
+# Rows of a running sum, if they are more than a neighbourhood: one over thousands would lose digits, and keep other
+# threads waiting.
 MANY = 64
+NEIGHBOURHOOD = 256
 
 Moments = Callable[[], Tensor]
 
@@ -61,7 +63,10 @@ def block(
     pool: bool = False,
 ) -> Tensor:
     """Linear → norm → leaky ReLU, `q` and `k` read from `x`; with `pool` the mean over the axis before the vectors."""
-    shape = x.neighbours.shape if isinstance(x, Edges) else (x if isinstance(x, Tensor) else x.x).shape[:-2]
+    source = x if isinstance(x, Tensor) else x.x
+    if source.dtype != feature.dtype:
+        raise RuntimeError(f"a block of {feature.dtype} got features of {source.dtype}: bring one to the other's type")
+    shape = x.neighbours.shape if isinstance(x, Edges) else source.shape[:-2]
     together, channels, feature = shape[-1] if shape else 1, len(feature), _pad(feature)
     rows = _rows(x, torch.cat([feature, _pad(direction)]).mT)
     norm, batch = _norm(lambda: moments(rows, len(feature), eps), rows, settings, channels)
@@ -105,7 +110,7 @@ def _group(number: int | torch.SymInt) -> int:
     """How many rows the kernels average at a time: all, or a part of many. Of an unknown number, none."""
     if not isinstance(number, int):
         return 1
-    return number if number <= MANY else max(d for d in range(1, MANY + 1) if number % d == 0)
+    return number if number <= NEIGHBOURHOOD else max(d for d in range(1, MANY + 1) if number % d == 0)
 
 
 def _pad(weight: Tensor) -> Tensor:
