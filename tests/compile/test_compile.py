@@ -92,6 +92,28 @@ def test_one_graph_serves_every_size():
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+class Pooled(nn.Module):
+    """A block, and the mean over points, of which the kernels make groups."""
+
+    def __init__(self):
+        super().__init__()
+        self.block, self.pool = vn.Block(4, 8), vn.MeanPool(8)
+
+    def forward(self, x):
+        return vn.KITS["vector"].pooled(self.block, self.pool, x)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_mean_over_points_exports_with_a_free_number_of_them(strict):
+    network, points = Pooled().eval(), torch.export.Dim("points", min=2)
+    with torch.no_grad():
+        x = torch.randn(2, 300, 3, 4)
+        exported = torch.export.export(network, (x,), dynamic_shapes=({1: points},), strict=strict).module()
+        for number in (300, 77, 512):
+            x = torch.randn(2, number, 3, 4)
+            torch.testing.assert_close(exported(x), network(x))
+
+
 def test_autocast_compiles():
     network, x = Tiny(5).eval(), torch.randn(2, 64, 3)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -4,6 +4,7 @@ import os
 import pickle
 import time
 from functools import partial
+from pathlib import Path
 from threading import Thread
 
 import numpy as np
@@ -247,6 +248,26 @@ def test_of_two_builds_of_one_pack_the_second_waits_and_takes_the_first(tmp_path
         thread.join()
     assert len(reads) == 1
     assert [file.name for file in tmp_path.iterdir()] == ["p.safetensors"]
+
+
+def test_a_file_where_a_build_wants_its_folder_is_told(tmp_path):
+    (tmp_path / "p.partial").write_text("not a folder")
+    with pytest.raises(FileExistsError, match=r"p\.partial"):
+        build.build(tmp_path / "p.safetensors", "p", Plan("test", ("a",), [Chunk("train", 1, lambda: None, "x")]))
+
+
+def test_a_folder_that_is_removed_while_it_is_made_is_made_again(tmp_path, monkeypatch):
+    make, calls = Path.mkdir, []
+
+    def removed_at_first(self, *arguments, **options):
+        calls.append(self)
+        if len(calls) == 1:
+            raise FileExistsError(self)
+        make(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", removed_at_first)
+    build._lock(tmp_path / "p.partial").close()
+    assert len(calls) == 2
 
 
 def test_a_failure_leaves_neither_lock_nor_folder(tmp_path):

@@ -253,15 +253,36 @@ def test_a_mean_of_points_is_worked_on_in_float64_too():
         assert native < relative_error(module(x), exact(x.double())) / 1.5
 
 
-def test_rows_mapped_by_a_weight_of_another_type_have_no_gradient():
-    x, weight = torch.randn(1, 9, 3, 4), torch.randn(4, 16, dtype=torch.float64, requires_grad=True)
+def test_rows_mapped_by_a_weight_of_another_type():
+    x, weight = torch.randn(1, 9, 3, 4), torch.randn(4, 16, dtype=torch.float64)
     norm = torch.cat([torch.ones(1, 8), torch.zeros(4, 8)]).double()
+    gradients = []
     with kernels.using("native"):
-        bent = bend(Rows(x, weight=weight), norm, 8, 8, 1, 0.2, None)
-    with pytest.raises(RuntimeError, match="no gradient"):
-        bent.sum().backward()
-    with pytest.raises(RuntimeError, match="cannot map"):
-        bend(Rows(x.double(), weight=weight.float()), norm, 8, 8, 1, 0.2, None)
+        for dtype in (torch.float32, torch.float64):
+            w = weight.to(dtype).requires_grad_()
+            bend(Rows(x, weight=w), norm.to(dtype), 8, 8, 1, 0.2, None).square().sum().backward()
+            gradients.append(w.grad)
+        assert gradients[1].dtype == torch.float64
+        assert relative_error(*gradients) <= 1e-6
+        with pytest.raises(RuntimeError, match="cannot map"):
+            bend(Rows(x.double(), weight=weight.float()), norm, 8, 8, 1, 0.2, None)
+
+
+@both_modes
+def test_a_norm_trains_behind_frozen_maps(training):
+    torch.manual_seed(0)
+    block, x = vn.Block(4, 8).train(training), torch.randn(2, 9, 3, 4)
+    block.linear.requires_grad_(False), block.direction.requires_grad_(False)
+    native, plain = (run_frozen(block, x, body) for body in ("native", "eager"))
+    for found, expected in zip(native, plain, strict=True):
+        assert relative_error(found, expected) <= 1e-5
+
+
+def run_frozen(block, x, body):
+    block.zero_grad()
+    with kernels.using(body):
+        block(x).square().sum().backward()
+    return [block.norm.bn.weight.grad.clone(), block.norm.bn.bias.grad.clone()]
 
 
 @pytest.mark.parametrize(("of_block", "of_x"), [(torch.float32, torch.float64), (torch.float64, torch.float32)])

@@ -184,3 +184,41 @@ def test_half_precision_and_other_dimensions_take_the_plain_body():
         assert vn.Block(6, 8)(torch.randn(2, 5, 4, 6)).shape == (2, 5, 4, 8)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert vn.EdgeConv(6, 8, k=3)(torch.randn(2, 5, 3, 6)).shape == (2, 5, 3, 8)
+
+
+def test_a_row_that_is_no_number_leaves_its_neighbours_alone():
+    torch.manual_seed(0)
+    block, x = vn.Block(6, 8, norm="none").eval(), torch.randn(1, 8, 3, 6)
+    with torch.no_grad():
+        block.direction.weight[0] *= 1e-5  # far below the bound
+        expected = block(x)
+        x[0, 1] = torch.nan
+        for body in ("native", "eager"):
+            with kernels.using(body):
+                found = block(x)
+            others = [0, *range(2, 8)]
+            torch.testing.assert_close(found[0, others], expected[0, others])
+
+
+def test_large_results_can_be_resized():
+    x, weight = torch.randn(1, 4096, 3, 64), torch.randn(64, 64)
+    with kernels.using("native"):
+        y = torch.ops.vector_neurons.images(x, weight)
+    assert y.nbytes >= 2**21
+    first = y.flatten()[:10].clone()
+    y.resize_(2 * y.numel())
+    assert torch.equal(y[:10], first)
+    y.untyped_storage().resize_(0)
+    assert y.untyped_storage().nbytes() == 0
+
+
+def test_many_gradients_at_once_through_a_linear_map():
+    layer, x = vn.Linear(4, 5), torch.randn(2, 7, 3, 4, requires_grad=True)
+    with kernels.using("native"):
+        y = layer(x)
+        seeds = torch.randn(3, *y.shape)
+        found = torch.autograd.grad(y, [x, layer.weight], seeds, is_grads_batched=True)
+    with kernels.using("eager"):
+        expected = torch.autograd.grad(layer(x), [x, layer.weight], seeds, is_grads_batched=True)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

@@ -27,6 +27,7 @@ def clouds():
         "all-equal": torch.ones(1, 50, 4),
         "far-from-the-origin": torch.randn(1, 200, 20) + 100,
         "few": torch.randn(3, 8, 3),
+        "wide-huge": 3e18 * torch.randn(1, 100, 20),  # their squares are infinite in float32
     }
 
 

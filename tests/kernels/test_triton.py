@@ -113,6 +113,15 @@ def run(operators, case, dtype):
     return found
 
 
+def mixed(operators, of_a):
+    """What the operators make, in float64, of rows of float32, or of the same in float64."""
+    case = CASES["points-mapped"]
+    a, b, weight, index, norm, directions = given(case, torch.float64)
+    a = a.float().to(of_a)
+    bent = operators.bend(a, b, weight, None, index, norm, directions, case.channels, 1, 0.2, case.eps, 0)
+    return {"bend": bent, "moments": operators.moments(a, b, weight, index, norm.shape[1], 0.0)}
+
+
 def gradient(y):
     return torch.randn(y.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(y.dtype)
 
@@ -179,6 +188,7 @@ def interpret(path):
     triton.FEW = 3  # several programs, the last of them with rows that do not exist, also on so few points
     dtypes = torch.float32, torch.float64
     found = {(name, dtype): run(triton, case, dtype) for name, case in CASES.items() for dtype in dtypes}
+    found["mixed"] = {dtype: mixed(triton, dtype) for dtype in dtypes}
     triton.register("cpu")
     torch.library.impl("vector_neurons::nearest", "cpu", lambda x, _, k, own, __: neighbours._search(x, k, own, None))
     kernels._State.loaded = True  # the operators now have bodies, though not those in C++
@@ -259,6 +269,13 @@ def test_operators(interpreted, name, dtype, body):
     else:
         wanted = plain(CASES[name], dtype)
     assert_near(interpreted[name, dtype], wanted, 1e-5 if dtype == torch.float32 else 1e-13)
+
+
+def test_rows_of_float32_are_worked_on_in_float64_where_their_weight_is(interpreted):
+    found, wanted = interpreted["mixed"][torch.float32], interpreted["mixed"][torch.float64]
+    assert found["bend"].dtype == torch.float32
+    assert torch.equal(found["bend"], wanted["bend"].float())
+    assert torch.equal(found["moments"], wanted["moments"])
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -82,3 +82,10 @@ def test_graphs_are_the_same_under_autocast(shape):
     expected = vn.knn(x, 6)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(vn.knn(x, 6), expected)
+
+
+@pytest.mark.parametrize("kit", vn.KITS)
+def test_means_in_half_precision_stay_in_range(kit):
+    shape = (1, 2048, 3, 2) if kit == "vector" else (1, 2048, 2)
+    x = torch.full(shape, 100.0, dtype=torch.float16)
+    assert torch.equal(vn.KITS[kit].MeanPool(2)(x), x[:, 0])

@@ -190,14 +190,16 @@ def _alone(folder: Path) -> Iterator[None]:
 def _lock(folder: Path) -> TextIO | None:
     path = folder / LOCK
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        if find_spec("fcntl") is None:  # on Windows
-            return None
-        import fcntl
-
         try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if find_spec("fcntl") is None:  # on Windows
+                return None
+            import fcntl
+
             file = path.open("w")
-        except FileNotFoundError:
+        except (FileNotFoundError, FileExistsError):
+            if folder.is_file():
+                raise
             continue  # the process that was done has just removed the folder
         with suppress(OSError):  # some network drives know no locks
             fcntl.flock(file, fcntl.LOCK_EX)

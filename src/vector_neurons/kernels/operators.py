@@ -95,7 +95,7 @@ def _images_backward(ctx: Any, grad: Tensor) -> tuple[Maybe, Maybe]:
     of_x = _ops.images(grad, weight.mT) if ctx.needs_input_grad[0] else None
     if not ctx.needs_input_grad[1]:
         return of_x, None
-    rows, gradients = x.flatten(0, -2), grad.flatten(0, -2)
+    rows, gradients = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
     with torch.autocast(x.device.type, enabled=False):  # BLAS is faster with the longer rows last
         longer = weight.shape[1] >= weight.shape[0]
         return of_x, rows.mT @ gradients if longer else (gradients.mT @ rows).mT
@@ -111,9 +111,14 @@ def _moments_backward(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
 
 def _bend_backward(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
     inputs = _kept(ctx)
-    *rows, norm = _ops.bend_backward(grad, *inputs, ctx.needs_input_grad[0])
-    found = [g if need else None for need, g in zip(ctx.needs_input_grad[:3], rows, strict=True)]
-    return *found, None, None, norm, *[None] * 6
+    # What was worked on in float64 although `a` is in float32 has a gradient in float32.
+    narrow = [x.to(grad.dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
+    found = _ops.bend_backward(grad, *narrow, ctx.needs_input_grad[0])
+    gradients: list[Maybe] = [None] * len(inputs)
+    for place, gradient in zip((0, 1, 2, 5), found, strict=True):
+        if ctx.needs_input_grad[place]:
+            gradients[place] = gradient.to(inputs[place].dtype)
+    return tuple(gradients)
 
 
 def _keep_reading(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:

@@ -67,7 +67,9 @@ def _directions(directions: int, channels: int) -> tuple[int, int, int]:
 
 def _mapped(a: Tensor, weight: Maybe, images: Maybe = None) -> Tensor:
     """A weight is applied here: images only cost memory."""
-    return images.view(*a.shape[:3], -1) if images is not None else a if weight is None else a @ weight
+    if images is not None:
+        return images.view(*a.shape[:3], -1)
+    return a if weight is None else a.to(weight.dtype) @ weight
 
 
 def moments(a: Tensor, b: Maybe, weight: Maybe, index: Maybe, width: int, eps: float) -> Tensor:

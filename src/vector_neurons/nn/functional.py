@@ -102,6 +102,8 @@ def masked_max(x: Float[Tensor, "*batch elements channels"], mask: Mask | None) 
 
 def masked_mean(x: Float[Tensor, "batch *shape"], dims: list[int], mask: Mask | None) -> Float[Tensor, "batch *mean"]:
     """Mean over `dims`, kept with size 1, of what exists: where `mask` is False nothing counts."""
+    if mask is None and x.dtype.itemsize < 4:
+        return x.mean(dims, keepdim=True)  # a sum in half precision could leave the range of the numbers
     if mask is None:
         # Not torch's mean, whose gradient is as large as x: that of a sum is a view.
         return x.sum(dims, keepdim=True) / math.prod([x.shape[d] for d in dims])

@@ -106,10 +106,13 @@ def read_pool(x: Tensor, overall: Tensor | None, frame: Tensor) -> tuple[Tensor,
     return largest.flatten(1), average.flatten(1)
 
 
-def _group(number: int | torch.SymInt) -> int:
-    """How many rows the kernels average at a time: all, or a part of many. Of an unknown number, none."""
-    if not isinstance(number, int):
-        return 1
+def _group(number: int) -> int:
+    """How many rows the kernels average at a time: all, or a part of many. Of a number that may change, none."""
+    if torch.compiler.is_compiling():
+        from torch.fx.experimental.symbolic_shapes import has_static_value
+
+        if not has_static_value(number):
+            return 1
     return number if number <= NEIGHBOURHOOD else max(d for d in range(1, MANY + 1) if number % d == 0)
 
 

@@ -200,7 +200,7 @@ class MeanPool(nn.Module):
         return masked_mean(x, [-2], mask).squeeze(-2)
 
 
-def pooled(block: nn.Module, pool: nn.Module, x: Scalars, mask: Mask | None = None) -> Scalars:
+def pooled(block: nn.Module, pool: nn.Module, x: Scalars, mask: Mask | None = None) -> NewScalars:
     """A block and a pool over points."""
     result: Tensor = pool(block(x, mask), mask)
     return result

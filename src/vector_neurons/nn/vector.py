@@ -248,7 +248,7 @@ class MaxPool(nn.Module):
 POOLS: dict[Pool, type[nn.Module]] = {"mean": MeanPool, "max": MaxPool}
 
 
-def pooled(block: nn.Module, pool: nn.Module, x: Vectors, mask: Mask | None = None) -> Vectors:
+def pooled(block: nn.Module, pool: nn.Module, x: Vectors, mask: Mask | None = None) -> NewVectors:
     """A block and a pool over points; what comes in between need not exist."""
     result: Tensor = block.mean(x) if mask is None and _averages(block, pool) else pool(block(x, mask), mask)
     return result

@@ -54,7 +54,8 @@ struct Squares {
   T total = 0, least = std::numeric_limits<T>::max();
   void meet(T more, T lesser) { total += more, least = std::min(least, lesser); }
   bool short_of_bound(const Settings<T>& s) const {
-    return s.eps < 0 && least < T(RELATIVE_FLOOR * RELATIVE_FLOOR) * total / T(s.channels);
+    // Written so that one row that is no number does not keep the others from their bound.
+    return s.eps < 0 && !(least >= T(RELATIVE_FLOOR * RELATIVE_FLOOR) * total / T(s.channels));
   }
 };
 

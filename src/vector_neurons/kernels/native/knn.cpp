@@ -249,6 +249,8 @@ void search_blocks(const Cloud<T>& cloud, const Tensor& x, int64_t* out) {
   const Tensor lengths = centred.norm(2, -1), sizes = x.norm(2, -1);
   const T *square = squares.const_data_ptr<T>(), *length = lengths.const_data_ptr<T>();
   const double longest = *std::max_element(length, length + n), unit = std::numeric_limits<T>::epsilon();
+  // Products that leave the range of the numbers bound nothing.
+  const bool too_long = dim > NARROW && !(8 * longest * longest < std::numeric_limits<T>::max());
   // Of a product of two numbers that are rounded to bfloat16, as it is itself, relative to their size.
   const bool half = std::is_same_v<P, at::BFloat16> || (std::is_same_v<P, float> && may_round());
   const double rounding = half ? 1.52 * std::numeric_limits<at::BFloat16>::epsilon() : 0;
@@ -279,6 +281,7 @@ void search_blocks(const Cloud<T>& cloud, const Tensor& x, int64_t* out) {
           from_differences(cloud.rows + self * dim, columns.const_data_ptr<T>(), points, dim, n, v);
         }
         const T infinity = std::numeric_limits<T>::infinity();
+        if (too_long) std::fill(v, v + n, -infinity);
         if (self < n) v[self] = cloud.include_self ? -infinity : infinity;
         least_of_groups(v, n, groups, least.data());
         guess = bound_few(least.data(), groups, k, guess);

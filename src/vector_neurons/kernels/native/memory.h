@@ -83,8 +83,12 @@ inline Tensor fresh(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const size_t wanted = c10::multiply_integers(sizes) * options.dtype().itemsize();
   if (wanted >= Blocks::PAGE)
     if (const auto [start, size] = Blocks::all().take(wanted); start)
-      return at::from_blob(
-          start, sizes, [start = start, size = size](void*) { Blocks::all().give_back(start, size); }, options);
+      return at::for_blob(start, sizes)
+          .deleter([start = start, size = size](void*) { Blocks::all().give_back(start, size); })
+          .options(options)
+          .resizeable_storage()
+          .allocator(c10::GetAllocator(c10::kCPU))
+          .make_tensor();
 #endif
   return at::empty(sizes, options);
 }
