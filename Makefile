@@ -22,7 +22,7 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable ".[dev]"
+	$(BIN)/pip install --quiet --no-compile --editable ".[dev]"
 	@touch $@
 
 demo: $(STAMP)
@@ -35,12 +35,11 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 # Everything with the native kernels, where they can be built, and again without what has a plain body of its own.
-# The hook rewrites functions to check their shapes, which torch.compile cannot trace: tests/compile runs without it.
+# The hook rewrites functions to check their shapes, once for all; torch.compile could not trace them.
 test: lint
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" --ignore=tests/compile \
 		--jaxtyping-packages=vector_neurons,beartype.beartype
-	VN_KERNELS=eager $(BIN)/pytest -n $(WORKERS) -m "not slow" tests/equations tests/properties tests/models tests/geometry \
-		--jaxtyping-packages=vector_neurons,beartype.beartype
+	VN_KERNELS=eager $(BIN)/pytest -n $(WORKERS) -m "not slow" tests/equations tests/properties tests/models tests/geometry
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" tests/compile
 
 slow: $(STAMP)

@@ -15,11 +15,7 @@ def test_shows_whether_they_are_built(vn_command, elsewhere):
     assert "chosen" in out
 
 
-def test_builds_once(vn_command, elsewhere):
-    from vector_neurons.kernels.build import compiler
-
-    if compiler() is None:
-        pytest.skip("no C++ compiler here")
+def test_builds_once(vn_command, elsewhere, stand_in_compiler):
     code, out, err = vn_command("kernels", "build")
     assert code == 0
     assert out.strip().endswith(".so")
@@ -28,6 +24,8 @@ def test_builds_once(vn_command, elsewhere):
     code, again, err = vn_command("kernels", "build")
     assert (code, again, err) == (0, out, "")
     assert str(elsewhere) in vn_command("kernels", "show")[1]
+    code, _, err = vn_command("kernels", "build", "--again")
+    assert (code, err.count("building the native kernels")) == (0, 1)
 
 
 def test_says_in_one_line_why_not(vn_command, elsewhere, monkeypatch):

@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from vector_neurons import kernels
+from vector_neurons.kernels.build import SOURCES
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
 
@@ -69,6 +71,15 @@ def test_a_cache_that_cannot_be_written(tmp_path):
     assert code == 0
     assert "they cannot be written" in err
     assert "eager" in out
+
+
+def test_of_many_that_start_together_one_builds(monkeypatch, tmp_path, stand_in_compiler, capfd):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(lambda _: kernels.build(), range(4)))) == 1
+    assert capfd.readouterr().err.count("building the native kernels") == 1
+    sources = sum(source.suffix == ".cpp" for source in SOURCES)
+    assert len(stand_in_compiler.read_text().splitlines()) == sources + 1  # and one call to link them
 
 
 def test_the_environment_chooses():

@@ -11,7 +11,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -81,17 +83,29 @@ def build(*, again: bool = False) -> Path:
         found = compiler()
         if found is None:
             raise BuildError("no C++ compiler was found (install g++ or clang++, or name one in CXX)")
-        print(
-            f"vector_neurons: building the native kernels, once, into {target.parent} ...", file=sys.stderr, flush=True
-        )
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        with _alone(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            if target.is_file() and not again:  # by now
+                return target
+            where = f"once, into {target.parent} ..."
+            print(f"vector_neurons: building the native kernels, {where}", file=sys.stderr, flush=True)
             fresh = Path(folder) / target.name
             _compile(found, fresh)
-            fresh.replace(target)  # at once: two processes may build at the same time
+            fresh.replace(target)  # at once: somebody may be loading it
     except OSError as error:
         raise BuildError(f"they cannot be written: {error}") from error
     return target
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """One process at a time: of many that start together, one builds, and the others wait for it."""
+    import fcntl  # not on Windows
+
+    with lock.open("w") as file:
+        with suppress(OSError):  # a disk without locks: all build then, and the last one's stays
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _compile(compiler: list[str], target: Path) -> None:
