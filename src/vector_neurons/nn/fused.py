@@ -1,5 +1,6 @@
 """Blocks on the native kernels: the same mathematics in one pass over rows that are never built."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from .unbuilt import Edges, WithMean
 
 # Images of features of so few channels are not stored but made again where they are needed: they would be far larger.
 FEW = 24
-# Maps of so few weights cost little: without a gradient, blocks with such a map work in float64 and round once.
+# Maps of so few weights a point cost little: without a gradient, blocks with such a map work in float64 and round once.
 SMALL = 1 << 13
 # Rows of a running sum, if they are more than a neighbourhood: one over thousands would lose digits, and keep other
 # threads waiting.
@@ -130,11 +131,12 @@ def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
     if isinstance(x, WithMean):
         weight, other = weight.tensor_split(2)
         mean, x = x.mean, x.x
+    per_point = math.prod(x.shape[2:-2])  # the edges of a point, each of which is mapped
     x = x.reshape(1 if mean is None else x.shape[0], -1, 3, x.shape[-1]).contiguous()
     # CUDA maps at once; statistics of many processes need images with a gradient of their own.
     at_once = x.device.type != "cpu" or sync.shared()
     differentiable = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    if not (at_once or differentiable) and weight.numel() <= SMALL:
+    if not (at_once or differentiable) and weight.numel() * per_point <= SMALL:
         weight = weight.double()
     if mean is not None and other is not None:
         overall = (mean.to(weight.dtype) @ other.to(weight.dtype)).reshape(x.shape[0], -1, 3, other.shape[1])
