@@ -222,3 +222,15 @@ def test_many_gradients_at_once_through_a_linear_map():
         expected = torch.autograd.grad(layer(x), [x, layer.weight], seeds, is_grads_batched=True)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "exact"), [((2, 40, 3, 24), True), ((2, 8, 5, 3, 24), True), ((2, 2, 40, 3, 24), False)]
+)
+def test_small_maps_are_rounded_once_and_those_of_many_edges_are_not(shape, exact):
+    torch.manual_seed(0)
+    block, x = vn.Block(24, 24).eval(), torch.randn(shape)
+    with kernels.using("native"), torch.no_grad():
+        found, exactly = block(x), block.double()(x.double())
+    assert torch.equal(found, exactly.float()) == exact
+    torch.testing.assert_close(found, exactly.float(), rtol=1e-4, atol=1e-5)
