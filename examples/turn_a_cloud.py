@@ -18,7 +18,7 @@ class Network(nn.Module):
         self.lift = kit.lift
         self.edge = kit.EdgeConv(kit.width(3), kit.width(96), k=16)
         self.body = nn.Sequential(kit.Block(kit.width(96), kit.width(192)), kit.Block(kit.width(192), kit.width(192)))
-        self.read = kit.Invariant(kit.width(192))
+        self.read = kit.Invariant(kit.width(192), frame="linear")
         self.head = nn.Linear(self.read.out_channels, classes)
 
     def forward(self, points: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ class Tiny(nn.Module):
         super().__init__()
         self.edge = vn.EdgeConv(1, 32, k=16)
         self.body = nn.Sequential(vn.Block(32, 64), vn.Block(64, 64))
-        self.read = vn.Invariant(64)
+        self.read = vn.Invariant(64, frame="linear")
         self.head = nn.Linear(self.read.out_channels, classes)
 
     def forward(self, points: torch.Tensor) -> torch.Tensor:
