@@ -1,6 +1,6 @@
 # `make demo` shows the main thing, `make test` proves it. Both set everything up by themselves.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint slow bench install clean
+.PHONY: help demo test lint kernels slow bench install clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -34,9 +34,15 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+# Without a compiler there are none, and the tests say so.
+kernels: $(STAMP)
+	-$(BIN)/vn kernels build
+
 # Everything with the native kernels, where they can be built, and again without what has a plain body of its own.
 # The hook rewrites functions to check their shapes, once for all; torch.compile could not trace them.
-test: lint
+# Type checks keep one core busy; kernels compile beside them.
+test: $(STAMP)
+	@$(MAKE) --no-print-directory --jobs=2 lint kernels
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" --ignore=tests/compile \
 		--jaxtyping-packages=vector_neurons,beartype.beartype
 	VN_KERNELS=eager $(BIN)/pytest -n $(WORKERS) -m "not slow" tests/equations tests/properties tests/models tests/geometry

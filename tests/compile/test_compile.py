@@ -68,7 +68,7 @@ def test_every_layer_exports_with_free_sizes(layer):
         torch.testing.assert_close(exported(y), module(y))
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("training", [pytest.param(False, marks=pytest.mark.slow), True], ids=["eval", "train"])
 def test_a_network_compiles_to_machine_code(training):
     assert_same(Tiny(5).double().train(training), torch.randn(2, 64, 3, dtype=torch.float64), "inductor")
 
@@ -142,11 +142,20 @@ def network_and_more(name):
     return NETWORKS[name]().double(), (torch.tensor([0, 2]),) if "segmenter" in name else ()
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("lengths", [None, torch.tensor([40, 23])], ids=["full", "padded"])
+# Every network in either mode, and with either kind of clouds; in all pairs of these it takes minutes.
+@pytest.mark.parametrize(
+    ("clouds", "mode"),
+    [
+        ("full", "train"),
+        ("padded", "eval"),
+        pytest.param("full", "eval", marks=pytest.mark.slow),
+        pytest.param("padded", "train", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_network_compiles_in_one_graph(name, lengths, training):
+def test_every_network_compiles_in_one_graph(name, clouds, mode):
     network, more = network_and_more(name)
+    lengths, training = torch.tensor([40, 23]) if clouds == "padded" else None, mode == "train"
     network.train(training)
     compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
     x = torch.randn(2, 40, 3, dtype=torch.float64)

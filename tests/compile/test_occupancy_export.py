@@ -38,7 +38,9 @@ def test_networks_export_with_free_sizes(method):
 
 
 @every_method
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize(
+    "training", [pytest.param(False, marks=pytest.mark.slow, id="eval"), pytest.param(True, id="train")]
+)
 def test_networks_compile_in_one_graph(method, training):
     torch._dynamo.reset()  # the tests together would exceed its limit
     model, example = network(method).train(training), (draw(2, 40, 3), draw(2, 30, 3, seed=2))

@@ -103,6 +103,7 @@ def test_overlap_of_shapenet_part_can_be_removed(tmp_path):
     assert len(sets["val"]) == 1867
 
 
+@pytest.mark.slow
 def test_scanned_objects_are_complete(tmp_path):
     occupancy.convert(published.REAL / "scanned_objects.npz", tmp_path, points=64, queries=16, near=0)
     sets = {split: Occupancy(split, tmp_path, points=64, queries=16) for split in ("train", "val", "test")}
