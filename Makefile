@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
+TESTS = $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow"
+# The packages whose functions say what shapes they take. Of all others mypy knows the types.
+SHAPED := vector_neurons.nn,vector_neurons.geometry,vector_neurons.models,vector_neurons.data,vector_neurons.mesh,vector_neurons.tasks,vector_neurons.viz
 # Every pip call, build environments included, sees the pins: an unpinned torch would pull gigabytes of CUDA.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -43,10 +46,9 @@ kernels: $(STAMP)
 # Type checks keep one core busy; kernels compile beside them.
 test: $(STAMP)
 	@$(MAKE) --no-print-directory --jobs=2 lint kernels
-	$(BIN)/pytest -n $(WORKERS) -m "not slow" --ignore=tests/compile \
-		--jaxtyping-packages=vector_neurons,beartype.beartype
-	VN_KERNELS=eager $(BIN)/pytest -n $(WORKERS) -m "not slow" tests/equations tests/properties tests/models tests/geometry
-	$(BIN)/pytest -n $(WORKERS) -m "not slow" tests/compile
+	$(TESTS) --ignore=tests/compile --jaxtyping-packages=$(SHAPED),beartype.beartype
+	VN_KERNELS=eager $(TESTS) tests/equations tests/properties tests/models tests/geometry
+	$(TESTS) tests/compile
 
 slow: $(STAMP)
 	$(BIN)/pytest -m slow tests

@@ -73,6 +73,7 @@ def test_a_network_compiles_to_machine_code(training):
     assert_same(Tiny(5).double().train(training), torch.randn(2, 64, 3, dtype=torch.float64), "inductor")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["block-batch", "block-log-batch", "max-pool", "edge-conv-cross", "invariant-orthonormal"]
 )

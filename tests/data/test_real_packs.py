@@ -12,7 +12,10 @@ from vector_neurons.data import ModelNet40, Occupancy, ShapeNetPart, modelnet40,
 from vector_neurons.geometry.inside import inside
 from vector_neurons.mesh import Mesh
 
-pytestmark = pytest.mark.skipif(not published.REAL.is_dir(), reason=f"no {published.REAL}: set VN_SHARED_DATA")
+pytestmark = [
+    pytest.mark.skipif(not published.REAL.is_dir(), reason=f"no {published.REAL}: set VN_SHARED_DATA"),
+    pytest.mark.xdist_group("packs"),  # converted once
+]
 
 
 @pytest.fixture(scope="session")

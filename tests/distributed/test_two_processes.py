@@ -16,6 +16,7 @@ from vector_neurons.training import checkpoint, fit, read_settings, results, set
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 HERE = str(Path(__file__).parents[1])
+pytestmark = pytest.mark.xdist_group("two processes")  # one job for several tests
 
 
 def together(*arguments):

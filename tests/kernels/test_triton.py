@@ -19,7 +19,10 @@ from vector_neurons import kernels
 from vector_neurons.geometry import neighbours
 from vector_neurons.nn import functional as VF
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+pytestmark = [
+    pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed"),
+    pytest.mark.xdist_group("triton"),  # one interpreter runs all cases
+]
 
 CLOUDS, POINTS = 2, 7
 
