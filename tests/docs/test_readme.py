@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ BLOCKS = [
 ]
 
 
+@cache
 def run(block: str) -> dict:
     torch.manual_seed(0)
     scope: dict = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vector_neurons import kernels
-from vector_neurons.kernels.build import SOURCES
+from vector_neurons.kernels.build import SOURCES, UNITS
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
 
@@ -78,8 +78,12 @@ def test_of_many_that_start_together_one_builds(monkeypatch, tmp_path, stand_in_
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(lambda _: kernels.build(), range(4)))) == 1
     assert capfd.readouterr().err.count("building the native kernels") == 1
-    sources = sum(source.suffix == ".cpp" for source in SOURCES)
-    assert len(stand_in_compiler.read_text().splitlines()) == sources + 1  # and one call to link them
+    assert len(stand_in_compiler.read_text().splitlines()) == len(UNITS) + 1  # and one call to link them
+
+
+def test_every_source_is_compiled():
+    compiled = sorted(source for unit in UNITS for source in unit)
+    assert compiled == [source.name for source in SOURCES if source.suffix == ".cpp"]
 
 
 def test_the_environment_chooses():

@@ -18,7 +18,10 @@ from pathlib import Path
 
 import torch
 
-SOURCES = sorted((Path(__file__).parent / "native").iterdir())
+NATIVE = Path(__file__).parent / "native"
+SOURCES = sorted(NATIVE.iterdir())
+# What is compiled at once: the longest first, and those together that are little more than torch's headers.
+UNITS = [["bend.cpp"], ["knn.cpp"], ["images.cpp", "moments.cpp", "read.cpp"]]
 # AVX-512 has more registers; its longer vectors were measured to be no faster here, and would need more padding.
 MACHINES = {"AVX2": ["-march=x86-64-v3"], "AVX512": ["-march=x86-64-v4", "-mprefer-vector-width=256"]}
 
@@ -109,12 +112,15 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 def _compile(compiler: list[str], target: Path) -> None:
-    """All sources at the same time, as far as there are cores, then one library of them."""
-    sources = [source for source in SOURCES if source.suffix == ".cpp"]
-    objects = [str(target.with_name(f"{source.stem}.o")) for source in sources]
+    """All units at the same time, as far as there are cores, then one library of them."""
+    objects = [str(target.with_name(f"{number}.o")) for number in range(len(UNITS))]
+
+    def make(unit: list[str], to: str) -> None:
+        *before, last = [str(NATIVE / name) for name in unit]
+        _run(compiler, *(word for source in before for word in ("-include", source)), "-c", last, "-o", to)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = pool.map(lambda source, to: _run(compiler, "-c", str(source), "-o", to), sources, objects)
-        list(made)  # raises what went wrong
+        list(pool.map(make, UNITS, objects))  # raises what went wrong
     _run(compiler, *objects, f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10", "-o", str(target))
 
 

@@ -285,7 +285,7 @@ Tensor bend_rows_back(const Rows& rows, const Settings<T>& s, int64_t pool, cons
   const Parts parts(rows, w, pool, D == Direction::each);
   look.resize(parts.units, true);
   // Units whose sums are added up in the precision of the rows.
-  const int64_t some_units = rows.index ? 1 : std::max<int64_t>(32 / parts.unit, 1);
+  const int64_t some_units = rows.index ? 1 : std::max<int64_t>(FLUSH / parts.unit, 1);
   std::vector<double> sums(parts.count * 2 * w, 0.0);
   const Tensor weights = fresh({mapped ? parts.count : 0, rows.weight ? rows.weight->numel() : 0}, grad.options());
   std::vector<uint8_t> begun(parts.count, false);

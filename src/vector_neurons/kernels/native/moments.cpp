@@ -8,8 +8,6 @@ using namespace vector_neurons;
 
 namespace {
 
-constexpr int64_t FLUSH = 32;  // rows whose sums are added up in the precision of the rows, unless they are edges
-
 template <typename T>
 APART void lengths(Row<T> x, int64_t w, T eps, T* __restrict n) {
   for (int64_t c = 0; c < w; ++c) n[c] = length(x.at(0, c), x.at(1, c), x.at(2, c)) + eps;

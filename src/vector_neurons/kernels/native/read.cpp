@@ -12,8 +12,6 @@ using namespace vector_neurons;
 
 namespace {
 
-constexpr int64_t FLUSH = 32;  // points whose sums are added up apart: a running sum over thousands would lose digits
-
 // What was read of channels c0 to c1 so far, (3, all) each.
 template <typename T>
 struct Pools {

@@ -163,6 +163,9 @@ class Reader {
   int64_t start = 0;
 };
 
+// Rows whose sums are added up in their own precision, unless they are edges: over thousands that would lose digits.
+constexpr int64_t FLUSH = 32;
+
 // Rows are worked on several at a time, as far as they share their second: what they have in common is read once.
 constexpr int ABREAST = 4;
 
