@@ -234,3 +234,16 @@ def test_small_maps_are_rounded_once_and_those_of_many_edges_are_not(shape, exac
         found, exactly = block(x), block.double()(x.double())
     assert torch.equal(found, exactly.float()) == exact
     torch.testing.assert_close(found, exactly.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_under_autocast_are_those_of_a_pass_without():
+    torch.manual_seed(0)
+    block, x = vn.Block(70, 40), torch.randn(2, 50, 3, 70, requires_grad=True)  # wide, and no whole number of lanes
+    found = []
+    for enabled in (False, True):
+        with kernels.using("native"):
+            y = block(x).square().sum()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            found.append(torch.autograd.grad(y, [x, *block.parameters()]))
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)

@@ -80,8 +80,11 @@ class Product {
       AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "product", [&] { small<scalar_t>(rows, out); });
     else if (weight.size(0) == columns)
       at::mm_out(out, rows, weight.t());
-    else
-      out.copy_(rows.mm(weight.t()).narrow(1, 0, columns));
+    else {
+      Tensor padded = fresh({rows.size(0), weight.size(0)}, rows.options());
+      at::mm_out(padded, rows, weight.t());  // not mm: autocast would round what it is given
+      out.copy_(padded.narrow(1, 0, columns));
+    }
   }
   // The result, in `room` if it can be.
   Tensor in(Tensor& room, const Tensor& rows) const {
