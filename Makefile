@@ -13,6 +13,9 @@ SHAPED := vector_neurons.nn,vector_neurons.geometry,vector_neurons.models,vector
 # Every pip call, build environments included, sees the pins: an unpinned torch would pull gigabytes of CUDA.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The first process that imports torch keeps its bytecode, whatever the environment says: the tests start many, and
+# each would spend seconds on compiling it again.
+export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make demo   set up, then train DGCNN and VN-DGCNN upright and test them in any pose: demo/report.html"
