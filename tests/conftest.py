@@ -22,6 +22,11 @@ def pytest_collection_finish():
     gc.set_threshold(100_000, 20, 100)
 
 
+def pytest_runtest_setup():
+    """A test draws the same numbers whatever ran before it, and alone."""
+    torch.default_generator.manual_seed(0)
+
+
 @pytest.fixture
 def unchecked():
     """Without the shape checks of the hook, as users run the library: its own errors are what they see."""

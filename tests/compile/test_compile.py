@@ -26,7 +26,6 @@ class Tiny(nn.Module):
 @pytest.fixture(autouse=True)
 def fresh():
     torch.compiler.reset()
-    torch.manual_seed(0)
 
 
 def value_and_gradients(function, module, x):

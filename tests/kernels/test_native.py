@@ -132,7 +132,6 @@ def test_degenerate_clouds(name, cloud, training):
 @pytest.mark.parametrize("clouds", [1, 3])
 @pytest.mark.parametrize("on", ["edges", "points", "images", "wide-images"])
 def test_the_number_of_threads_changes_no_bit(clouds, on):
-    torch.manual_seed(0)
     wide = on == "wide-images"  # by another product
     on, inputs, width = ("images", 96, 128) if wide else (on, 48, 24)
     a = torch.randn(clouds, 300, 3, inputs)
@@ -163,7 +162,6 @@ def test_the_number_of_threads_changes_no_bit(clouds, on):
 
 
 def test_the_gradient_by_finite_differences():
-    torch.manual_seed(0)
     module = vn.EdgeConv(2, 3, k=3, slope=0.3).double().train()
     graph = vn.knn(torch.randn(1, 6, 3), 3)
     from vector_neurons.nn.unbuilt import Edges
@@ -178,7 +176,6 @@ def test_the_gradient_by_finite_differences():
 @pytest.mark.parametrize("spread", [1e-2, 1e-3, 0.0])
 def test_lengths_that_hardly_differ_have_a_variance(spread):
     """It is the difference of two sums, of which float32 would leave nothing, or less."""
-    torch.manual_seed(0)
     x = 3 * torch.randn(1, 1, 3, 12) + spread * torch.randn(2, 200, 3, 12)
     blocks = [vn.Block(12, 8) for _ in range(2)]
     blocks[1].load_state_dict(blocks[0].state_dict())
@@ -241,7 +238,6 @@ def test_small_maps_without_a_gradient_round_once(name, training):
 
 
 def test_a_mean_of_points_is_worked_on_in_float64_too():
-    torch.manual_seed(0)
     exact = vn.Invariant(24).double().eval()
     module = vn.Invariant(24).eval()
     module.load_state_dict(exact.state_dict())
@@ -270,7 +266,6 @@ def test_rows_mapped_by_a_weight_of_another_type():
 
 @both_modes
 def test_a_norm_trains_behind_frozen_maps(training):
-    torch.manual_seed(0)
     block, x = vn.Block(4, 8).train(training), torch.randn(2, 9, 3, 4)
     block.linear.requires_grad_(False), block.direction.requires_grad_(False)
     native, plain = (run_frozen(block, x, body) for body in ("native", "eager"))

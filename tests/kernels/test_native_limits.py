@@ -66,10 +66,8 @@ def test_inputs_need_not_be_contiguous(channels):
             vn.Invariant(channels),
         ):
             module.eval()
-            with kernels.using("eager"):
-                expected = module(x)
             with kernels.using("native"):
-                torch.testing.assert_close(module(x), expected)
+                torch.testing.assert_close(module(x), module(x.contiguous()))
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # raised by torch's own jvp
@@ -187,7 +185,6 @@ def test_half_precision_and_other_dimensions_take_the_plain_body():
 
 
 def test_a_row_that_is_no_number_leaves_its_neighbours_alone():
-    torch.manual_seed(0)
     block, x = vn.Block(6, 8, norm="none").eval(), torch.randn(1, 8, 3, 6)
     with torch.no_grad():
         block.direction.weight[0] *= 1e-5  # far below the bound
@@ -228,7 +225,6 @@ def test_many_gradients_at_once_through_a_linear_map():
     ("shape", "exact"), [((2, 40, 3, 24), True), ((2, 8, 5, 3, 24), True), ((2, 2, 40, 3, 24), False)]
 )
 def test_small_maps_are_rounded_once_and_those_of_many_edges_are_not(shape, exact):
-    torch.manual_seed(0)
     block, x = vn.Block(24, 24).eval(), torch.randn(shape)
     with kernels.using("native"), torch.no_grad():
         found, exactly = block(x), block.double()(x.double())
@@ -237,7 +233,6 @@ def test_small_maps_are_rounded_once_and_those_of_many_edges_are_not(shape, exac
 
 
 def test_gradients_under_autocast_are_those_of_a_pass_without():
-    torch.manual_seed(0)
     block, x = vn.Block(70, 40), torch.randn(2, 50, 3, 70, requires_grad=True)  # wide, and no whole number of lanes
     found = []
     for enabled in (False, True):

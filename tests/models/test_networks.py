@@ -91,7 +91,6 @@ def test_the_order_of_points_does_not_matter(network, neurons, dtype):
 
 @pytest.mark.parametrize("network", [DGCNN, PointNet, VNTransformer], ids=lambda n: n.__name__)
 def test_in_full_size_too(network):
-    torch.manual_seed(0)
     module, points = network().eval(), clouds(2, 256, 3, dtype=torch.float32)
     assert equivariance_error(module, points, "points", "scalars", times=1) <= 1e-5
     assert equivariance_error(module.double(), points.double(), "points", "scalars", times=1) <= 1e-12

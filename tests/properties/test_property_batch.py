@@ -68,7 +68,6 @@ def test_the_mean_in_an_invariant_frame_is_per_sample(shape, orthonormal):
 
 @pytest.mark.parametrize("norm", ["layer", "instance", "none"])
 def test_a_network_without_batch_norm_can_be_trained_on_samples_in_any_pose(norm):
-    torch.manual_seed(0)
     network = nn.Sequential(vn.EdgeConv(1, 6, k=4, norm=norm), vn.Block(6, 6, norm=norm), vn.Invariant(6, norm=norm))
     network = network.double().train()
     x = vn.lift(torch.randn(4, 12, 3, dtype=torch.float64))

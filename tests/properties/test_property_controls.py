@@ -58,7 +58,6 @@ def broken(name: str) -> nn.Module:
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("neurons", ["vector", "scalar"])
 def test_the_scalar_twin_depends_on_the_pose(neurons, training):
-    torch.manual_seed(0)
     network = Network(vn.KITS[neurons]).train(training)
     error = equivariance_error(network, POINTS, "points", "scalars")
     if neurons == "vector":
@@ -153,7 +152,6 @@ def test_several_inputs_and_outputs():
 
 
 def test_report_names_the_first_layer_that_breaks():
-    torch.manual_seed(0)
     network = nn.Sequential(vn.Block(4, 6), vn.Linear(6, 6), nn.ReLU(), vn.Linear(6, 6), nn.Tanh())
     found = report(network, VECTORS, "vectors", "vectors")
     assert (found.culprit.layer, found.culprit.type, found.cause) == ("2", "ReLU", "architecture")
@@ -164,7 +162,6 @@ def test_report_names_the_first_layer_that_breaks():
 
 
 def test_report_of_a_sound_network():
-    torch.manual_seed(0)
     found = report(Network(vn.KITS["vector"]), POINTS, "points", "scalars")
     assert found.culprit is None
     assert found.cause == "none"
@@ -175,7 +172,6 @@ def test_report_of_a_sound_network():
 
 @pytest.mark.parametrize("group", ["O3", "permutation"])
 def test_report_in_other_groups(group):
-    torch.manual_seed(0)
     network = nn.Sequential(vn.EdgeConv(4, 6, k=4, cross=group == "O3"), vn.Linear(6, 6, elements=24))
     found = report(network, VECTORS, "vectors", "vectors", group)
     assert found.culprit.layer == {"O3": "0.blocks.0.linear", "permutation": "1"}[group]
@@ -183,7 +179,6 @@ def test_report_in_other_groups(group):
 
 
 def test_naive_neighbours_on_a_grid_are_called_ties():
-    torch.manual_seed(0)
     network = nn.Sequential(Naive(), vn.Block(1, 4))
     assert report(network, POINTS, "points", "vectors").culprit is None
     found = report(network, GRID, "points", "vectors")
@@ -195,7 +190,6 @@ def test_naive_neighbours_on_a_grid_are_called_ties():
 
 @pytest.mark.parametrize("x", [POINTS, GRID], ids=["generic", "grid"])
 def test_a_mistake_in_the_architecture_is_called_one(x):
-    torch.manual_seed(0)
     found = report(nn.Sequential(Naive(), vn.Linear(1, 4), nn.ReLU()), x, "points", "vectors")
     assert (found.culprit.layer, found.cause) == ("2", "architecture")
 

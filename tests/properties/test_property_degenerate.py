@@ -120,7 +120,6 @@ def test_maxima_with_ties(x, dtype):
 @every_dtype
 @pytest.mark.parametrize("options", EDGES, ids=str)
 def test_edge_convolution_of_a_cloud_with_duplicated_points(options, dtype):
-    torch.manual_seed(0)
     x = duplicated()[..., :1].to(dtype)
     module = vn.EdgeConv(1, 8, k=6, **options).to(dtype).train()
     assert equivariance_error(module, x) <= BOUNDS[dtype]

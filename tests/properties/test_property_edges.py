@@ -11,7 +11,6 @@ X = torch.randn(2, 20, 3, 5, generator=torch.Generator().manual_seed(0), dtype=t
 
 
 def test_unbuilt_inputs_are_mapped_like_built_ones():
-    torch.manual_seed(0)
     neighbours, linear = vn.knn(X, 6), vn.Linear(10, 7).double()
     built = vn.geometry.neighbours.edge_features(X, neighbours)
     assert relative_error(linear(Edges(X, neighbours)), linear(built)) < 1e-14
@@ -20,7 +19,6 @@ def test_unbuilt_inputs_are_mapped_like_built_ones():
 
 
 def test_half_precision_builds_its_edges():
-    torch.manual_seed(0)
     near = 1 + 0.03 * torch.randn(1, 30, 3, 8)  # neighbours whose features differ by little
     conv = vn.EdgeConv(8, 8, k=5, norm="none")
     with torch.no_grad():

@@ -113,7 +113,6 @@ def test_center_forgets_where_a_cloud_is(seed, shift, n):
 @every_dtype
 @pytest.mark.parametrize("pool", ["mean", "max"])
 def test_edge_convolution_on_a_given_graph(pool, dtype):
-    torch.manual_seed(0)
     points = torch.randn(2, 16, 3, dtype=dtype)
     module = vn.EdgeConv(1, 6, pool=pool).to(dtype)
     inputs = (vn.lift(points), vn.knn(points, 5))

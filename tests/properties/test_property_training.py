@@ -44,7 +44,6 @@ def test_ten_blocks_with_batch_norm_give_vectors_of_order_one(seed, training):
 
 
 def test_widths_may_change_on_the_way():
-    torch.manual_seed(0)
     widths = [64, 256, 32, 128, 64, 256, 32, 128, 64]
     assert 0.5 <= growth(nn.Sequential(*(vn.Block(a, b, norm="none") for a, b in pairwise(widths))), 64) <= 2
 
@@ -117,7 +116,6 @@ def test_checked_layers_exist():
 
 @pytest.mark.parametrize("mode", ["norm", "log"])
 def test_conversion_to_synchronised_batch_norm(mode):
-    torch.manual_seed(0)
     module, x = vn.BatchNorm(4, mode=mode), torch.randn(8, 5, 3, 4)
     for _ in range(3):
         module(x)  # running statistics to carry over
@@ -129,7 +127,6 @@ def test_conversion_to_synchronised_batch_norm(mode):
 
 
 def test_conversion_reaches_every_batch_norm_of_a_network():
-    torch.manual_seed(0)
     network = nn.Sequential(vn.EdgeConv(1, 6, k=4), vn.Block(6, 6, norm="log-batch"), vn.Invariant(6))
     x = torch.randn(4, 12, 3, 1)
     network(x)
