@@ -3,7 +3,8 @@
     python examples/demo.py
 
 Trains DGCNN and VN-DGCNN, small, on the embedded shapes turned about the vertical (z), tests both under z and SO(3),
-prints the table and writes demo/report.html. Runs that are there already are not trained again.
+prints the table, with the relative change of their outputs when clouds are turned, and writes demo/report.html. Runs
+that are there already are not trained again.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from vector_neurons import kernels
+from vector_neurons import kernels, testing
 from vector_neurons.data import Cloud
 from vector_neurons.models import store
 from vector_neurons.training import evaluate, read_settings, report, sets
@@ -23,7 +24,7 @@ from vector_neurons.training.log import curves, read_metrics
 from vector_neurons.viz import page, stills
 
 NETWORKS = {"scalar": "DGCNN", "vector": "VN-DGCNN"}
-POSES = 4
+SHOWN, POSES = torch.tensor([0, 6, 11]), 4
 FLAGS = """--data shapes --size 1260 --points 256 --pool 512 --early-points 128
 --train-rotations z --test-rotations z SO3 --model dgcnn --k 10 --widths 24 48 --embedding 192 --hidden 64
 --dropout 0.2 --epochs 12 --batch 30 --rate 5e-3 --stretch 1.1 --shift 0 --ema 0.99 --threads 1"""
@@ -46,15 +47,22 @@ def train(out: Path, flags: list[str]) -> None:
         sys.exit(f"a training ended with exit code {next(code for code in codes if code)}")
 
 
+def change(folder: Path) -> float:
+    """How much the outputs for some test clouds change at most when they are turned, relative to their size."""
+    settings = read_settings(folder)
+    data = sets.open_set(settings.clouds, "test")
+    clouds = sets.posed_batch(data, SHOWN % len(data), settings.clouds, "I", settings.machine.seed, 0)
+    return testing.equivariance_error(store.load(folder / "best"), clouds.points, takes="points", gives="scalars")
+
+
 def examples(out: Path) -> tuple[Cloud, list[str]]:
     """Some test clouds, each in several poses, and what the networks call them."""
     settings = read_settings(out / "vector")
     data = sets.open_set(settings.clouds, "test")
     all_points = replace(settings.clouds, points=settings.clouds.pool)
-    chosen = torch.tensor([0, 6, 11]) % len(data)
     models = {neurons: store.load(out / neurons / "best") for neurons in NETWORKS}
     clouds, titles = [], []
-    for index in chosen:
+    for index in SHOWN % len(data):
         for turn in range(POSES):
             cloud = sets.posed_batch(data, index.view(1), settings.clouds, "SO3", settings.machine.seed, turn)
             said = {neurons: data.classes[model(cloud.points).argmax().item()] for neurons, model in models.items()}
@@ -77,13 +85,17 @@ def main() -> None:
         neurons: [report(task, counts[kind][0])["accuracy"] for kind in ("z", "SO3")]
         for neurons, (task, counts) in tested.items()
     }
-    rows = [[NETWORKS[neurons], *(f"{x:.1f}" for x in row)] for neurons, row in numbers.items()]
-    head = ["accuracy, %", "z/z", "z/SO(3)"]
+    rows = [
+        [NETWORKS[neurons], *(f"{x:.1f}" for x in row), f"{change(options.out / neurons):.1e}"]
+        for neurons, row in numbers.items()
+    ]
+    head = ["accuracy, %", "z/z", "z/SO(3)", "change of outputs"]
     clouds = int(tested["vector"][1]["z"][0]["clouds"])
     print("\n" + "\n".join("  ".join(word.ljust(12) for word in row) for row in [head, *rows]))
     built.text(
         "Two small networks with the same layers, one of scalar and one of vector neurons, were trained on procedural "
-        f"shapes turned about the vertical (z), and tested on {clouds} others, turned likewise or anyhow, SO(3)."
+        f"shapes turned about the vertical (z), and tested on {clouds} others, turned likewise or anyhow, SO(3). "
+        "The last column is the relative change of a network's outputs when clouds are turned."
     )
     built.table(head, rows)
     for neurons, name in NETWORKS.items():

@@ -14,7 +14,9 @@ def test_the_demo_trains_tests_and_reports(tmp_path):
     done = subprocess.run(demo, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     table = {words[0]: words[1:] for words in map(str.split, done.stdout.splitlines()) if words}
-    assert len(table["DGCNN"]) == len(table["VN-DGCNN"]) == 2
+    assert len(table["DGCNN"]) == len(table["VN-DGCNN"]) == 3
+    assert float(table["VN-DGCNN"][-1]) <= 1e-5
+    assert float(table["DGCNN"][-1]) >= 1e-1
     page = (tmp_path / "demo" / "report.html").read_text()
     assert page.count('src="data:image/png;base64,') == 4  # two curves, the confusion, the poses
     assert not re.search(r'(src|href)="http', page)  # needs nothing beside itself
