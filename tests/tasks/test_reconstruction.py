@@ -12,7 +12,7 @@ from vector_neurons.data import Cloud, Shapes
 from vector_neurons.geometry import rotations
 from vector_neurons.mesh import watertight
 from vector_neurons.models import OccupancyNetwork, store
-from vector_neurons.tasks import Reconstruction, add, reconstruct
+from vector_neurons.tasks import Reconstruction, add, reconstruct, reconstruction
 from vector_neurons.tasks.reconstruction import THRESHOLDS
 
 
@@ -47,6 +47,20 @@ def test_the_loss_is_binary_cross_entropy(smoothing):
         expected.append(-truth * math.log(p) - (1 - truth) * math.log1p(-p))
     found = Reconstruction().loss(logits, cloud, smoothing).item()
     assert found == pytest.approx(sum(expected) / len(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("local", [0, 4])
+@pytest.mark.parametrize("queries", [1, 10, 37])
+def test_without_gradients_few_places_are_decoded_at_once(monkeypatch, local, queries):
+    model = OccupancyNetwork(code=24, hidden=24, decoder_hidden=16, k=6, local=local).double().eval()
+    cloud = Cloud(torch.randn(2, 30, 3).double(), queries=torch.randn(2, queries, 3).double())
+    expected, decode, asked = Reconstruction().logits(model, cloud), model.decode, []
+    monkeypatch.setattr(reconstruction, "PLACES", 20)
+    monkeypatch.setattr(model, "decode", lambda code, some: asked.append(some.shape[1]) or decode(code, some))
+    with torch.no_grad():
+        torch.testing.assert_close(Reconstruction().logits(model, cloud), expected)
+    assert sum(asked) == queries
+    assert max(asked) <= 10
 
 
 @pytest.mark.parametrize("threshold", [None, 0.2, 0.75])

@@ -20,6 +20,9 @@ PAPER = 0.2  # the threshold of the paper's table
 FEWEST = 20  # points of a scan
 FRAMES = {"unit_ball": ball, "unit_cube": box}
 STEEP = 100.0  # logits for a radius
+# Places decoded at once. The memory of their features is then used again for those of the next, where larger tensors
+# would be new pages each time, which take longer to get than to fill.
+PLACES = 6_000
 # How far from the middle of a scan a shape may go, in distances of the farthest point. What is seen of a ball from
 # three radii away has its middle near the surface, and the other side 1.67 away from there.
 REACH = 1.75
@@ -44,8 +47,13 @@ class Reconstruction(Task):
 
     def logits(self, model: nn.Module, cloud: Cloud) -> Float[Tensor, "batch queries"]:
         """What the model says of the queries of a batch."""
-        logits: Tensor = model(cloud.points, cloud.queries)
-        return logits
+        assert cloud.queries is not None  # a data set for reconstruction has some
+        if torch.is_grad_enabled():
+            logits: Tensor = model(cloud.points, cloud.queries)
+            return logits
+        assert isinstance(model, OccupancyNetwork)
+        code, at_once = model.encode(cloud.points), max(1, PLACES // len(cloud.points))
+        return torch.cat([model.decode(code, some) for some in torch.split(cloud.queries, at_once, dim=1)], dim=1)
 
     def loss(self, logits: Float[Tensor, "batch queries"], cloud: Cloud, smoothing: float = 0.0) -> Float[Tensor, ""]:
         """Mean cross-entropy over queries; smoothing moves the truth towards one half."""
@@ -81,7 +89,7 @@ def reconstruct(
     threshold: float | None = None,
     resolution: int = 128,
     refine: int = 2,
-    batch: int = 20_000,
+    batch: int = PLACES,
     seed: int = 0,
     **options: Any,
 ) -> Mesh:
