@@ -6,17 +6,18 @@ from pathlib import Path
 
 import jaxtyping
 import pytest
-import torch
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
-torch.set_num_threads(1)  # small tensors, and pytest-xdist already fills the cores
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("repeatable")
 
 
 def pytest_collection_finish():
     """What is there by now stays, and need not be looked at each time that Python collects garbage: a sixth faster."""
+    import torch  # not above: the process that hands out the tests does without
+
+    torch.set_num_threads(1)  # small tensors, and pytest-xdist already fills the cores
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
@@ -24,6 +25,8 @@ def pytest_collection_finish():
 
 def pytest_runtest_setup():
     """A test draws the same numbers whatever ran before it, and alone."""
+    import torch
+
     torch.default_generator.manual_seed(0)
 
 

@@ -1,26 +1,15 @@
 """Where the native kernels cannot be built or loaded, and who chooses."""
 
-import os
-import subprocess
-import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from elsewhere import python
 
 from vector_neurons import kernels
 from vector_neurons.kernels.build import SOURCES, UNITS
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
-
-
-def python(code, **environment):
-    """Run code in a fresh process; give its exit code and the two streams."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=os.environ | environment
-    )
-    return done.returncode, done.stdout, done.stderr
 
 
 USE = """

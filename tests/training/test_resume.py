@@ -4,12 +4,11 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from elsewhere import python
 from safetensors.torch import load_file
 from tiny import metrics, tiny
 
@@ -55,8 +54,8 @@ def same(a, b):
 def test_a_killed_run_goes_on_bit_for_bit(straight, tmp_path, step, minutes):
     """With the checkpoint of the step before, and with that of the epoch before."""
     script = KILLED.format(here=str(HERE), run=str(tmp_path / "run"), step=step, minutes=minutes)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    code, _, err = python(script)
+    assert code == -signal.SIGKILL, err
     assert len(metrics(tmp_path / "run")) == 1
     fit(tiny(checkpoint_minutes=minutes), tmp_path / "run", resume=True)
     same(straight, tmp_path / "run")

@@ -48,10 +48,9 @@ class Reconstruction(Task):
     def logits(self, model: nn.Module, cloud: Cloud) -> Float[Tensor, "batch queries"]:
         """What the model says of the queries of a batch."""
         assert cloud.queries is not None  # a data set for reconstruction has some
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or not isinstance(model, OccupancyNetwork):  # it may be a compiled one
             logits: Tensor = model(cloud.points, cloud.queries)
             return logits
-        assert isinstance(model, OccupancyNetwork)
         code, at_once = model.encode(cloud.points), max(1, PLACES // len(cloud.points))
         return torch.cat([model.decode(code, some) for some in torch.split(cloud.queries, at_once, dim=1)], dim=1)
 
