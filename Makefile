@@ -45,13 +45,13 @@ kernels: $(STAMP)
 	-$(BIN)/vn kernels build
 
 # Everything with the native kernels, where they can be built, and again without what has a plain body of its own.
-# The hook rewrites functions to check their shapes, once for all. torch.compile could not trace them, so tests/compile
-# goes with the second.
+# The hook rewrites functions to check their shapes, once for all; torch.compile could not trace them.
 # Type checks keep one core busy; kernels compile beside them.
 test: $(STAMP)
 	@$(MAKE) --no-print-directory --jobs=2 lint kernels
 	$(TESTS) --ignore=tests/compile --jaxtyping-packages=$(SHAPED),beartype.beartype
-	VN_KERNELS=eager $(TESTS) tests/compile tests/equations tests/properties tests/models tests/geometry
+	VN_KERNELS=eager $(TESTS) tests/equations tests/properties tests/models tests/geometry
+	$(TESTS) tests/compile
 
 slow: $(STAMP)
 	$(BIN)/pytest -m slow tests

@@ -10,17 +10,22 @@ METHODS = {
     "OccNet": {"neurons": "scalar"},
     "invariant decoder": {"neurons": "scalar", "decoder": "invariant"},
     "VN-OccNet": {},
+    "everything": {"encoder": "dgcnn", "invariants": "product", "conditional": True, "local": 4},
+}
+ALONE = {
     "products": {"invariants": "product"},
     "DGCNN": {"encoder": "dgcnn"},
     "conditional": {"conditional": True},
     "local": {"local": 4},
 }
-every_method = pytest.mark.parametrize("method", METHODS)
+every_method = pytest.mark.parametrize(
+    "method", [*METHODS, *(pytest.param(method, marks=pytest.mark.slow) for method in ALONE)]
+)
 
 
 def network(method):
     torch.manual_seed(0)
-    return OccupancyNetwork(**SMALL, **METHODS[method]).double().eval()
+    return OccupancyNetwork(**SMALL, **(METHODS | ALONE)[method]).double().eval()
 
 
 def draw(*shape, seed=1):
