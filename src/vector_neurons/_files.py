@@ -1,0 +1,145 @@
+"""Files that are whole or not there: atomic writes, checksums, locks, bounded reads; and the user's cache directory."""
+
+import hashlib
+import json
+import os
+import socket
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+JSON_MAX_BYTES = 64 * 2**20  # of a file that describes something
+BLOCK = 2**22  # bytes that are read at once
+
+
+class FileError(ValueError):
+    """A file that cannot be used; the message is one line that names it."""
+
+
+class LockedError(RuntimeError):
+    """Another process holds a lock; the message says which."""
+
+
+def cache() -> Path:
+    """The library's folder among the user's caches."""
+    if sys.platform == "darwin":
+        home = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        home = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "vector-neurons"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its name; of an error of the system, what the system says.
+
+    >>> first_line(ValueError("wrong shape\\nmore"))
+    'wrong shape'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
+
+
+def check_regular(path: Path, most: int | None = None) -> int:
+    """Refuse what is no regular file (a FIFO or a device would never end) or is too large; gives its size in bytes."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError) as error:  # a name may be too long, or hold a NUL
+        raise FileError(f"{path} cannot be read: {first_line(error)}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise FileError(f"{path} is no regular file")
+    if most is not None and found.st_size > most:
+        raise FileError(f"{path} has {found.st_size:,} bytes, more than the {most:,} that are read")
+    return found.st_size
+
+
+def read_json(path: Path, most: int = JSON_MAX_BYTES) -> Any:
+    """The content of a JSON file, whatever may be wrong with it as one line."""
+    check_regular(path, most)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {first_line(error)}") from error
+    except RecursionError as error:
+        raise FileError(f"{path} is damaged: it is nested too deeply") from error
+    except ValueError as error:  # no JSON, no text, or a number of thousands of digits
+        raise FileError(f"{path} is damaged: {first_line(error)}") from error
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a regular file."""
+    check_regular(path)
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            found.update(block)
+    return found.hexdigest()
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or what a folder lists, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a small file, whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        flush(part)
+        os.replace(part, path)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock for the length of a block; the file at `path` is removed afterwards.
+
+    A process that dies loses its locks. Without `wait` a lock that is held raises `LockedError`. Where there are no
+    locks (Windows, some network drives), everybody goes on.
+    """
+    file = _lock(path, wait)
+    try:
+        yield
+    finally:
+        if file is not None:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            file.close()
+
+
+def _lock(path: Path, wait: bool) -> TextIO | None:
+    try:
+        import fcntl
+    except ImportError:  # on Windows
+        return None
+    while True:
+        file = path.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            file.close()
+            raise LockedError(f"{holder} is at work there (its lock is {path})") from error
+        except OSError:  # a drive that knows no locks
+            return file
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()}")
+                file.flush()
+                return file
+        file.close()  # it was removed while this process waited for it
