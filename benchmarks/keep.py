@@ -5,7 +5,6 @@ python benchmarks/keep.py runs/NAME results/NAME --pretrained reconstruction    
 """
 
 import argparse
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from vector_neurons.models import store
 from vector_neurons.training import checkpoint, read_settings, results
 from vector_neurons.training.log import CURVE, METRICS
-from vector_neurons.training.run import CONFIG
+from vector_neurons.training.run import write_settings
 
 PRETRAINED = Path(__file__).parents[1] / "src" / "vector_neurons" / "pretrained"
 
@@ -29,11 +28,10 @@ def main() -> None:
     # Where the data was is nobody else's business, and VN_DATA says where it is there.
     settings = replace(settings, clouds=replace(settings.clouds, data_root=None))
     given.out.mkdir(parents=True, exist_ok=True)
-    checkpoint.write_file(given.out / CONFIG, json.dumps(settings.as_dict(), indent=2) + "\n")
+    write_settings(given.out, settings)
     for name in (METRICS, CURVE, results.TEST):
         shutil.copyfile(given.run / name, given.out / name)
-    best, _ = checkpoint.read(given.run / "best")
-    model = store.load(best)
+    model = store.load(given.run)
     model.half()
     checkpoint.write(given.out / "best", model, model.meaning)
     if given.pretrained:

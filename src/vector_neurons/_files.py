@@ -6,13 +6,14 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 JSON_MAX_BYTES = 64 * 2**20  # of a file that describes something
 BLOCK = 2**22  # bytes that are read at once
+CHECKSUMS = "checksums.json"
 
 
 class FileError(ValueError):
@@ -101,6 +102,32 @@ def write_file(path: Path, content: str | bytes) -> None:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def write_checksums(folder: Path, names: Iterable[str]) -> None:
+    """Write the checksums of these files of a folder beside them, and wait until all of it is on the disk."""
+    names = sorted(names)
+    for name in names:
+        flush(folder / name)
+    write_file(folder / CHECKSUMS, json.dumps({name: sha256(folder / name) for name in names}, indent=2) + "\n")
+    flush(folder)
+
+
+def verify_checksums(folder: Path, needed: Iterable[str]) -> None:
+    """Refuse a folder with a file that is missing or changed; the files that are `needed` must have a checksum."""
+    if not folder.is_dir():
+        raise FileError(f"there is no folder {folder}")
+    if not (folder / CHECKSUMS).exists():
+        raise FileError(f"{folder} is damaged: {CHECKSUMS} is missing, copy the whole folder")
+    expected = read_json(folder / CHECKSUMS)
+    if not isinstance(expected, dict) or any(Path(name).name != name for name in expected):
+        raise FileError(f"{folder / CHECKSUMS} is damaged: it must name files of its own folder")
+    if unknown := [name for name in needed if name not in expected]:
+        raise FileError(f"{folder / CHECKSUMS} is damaged: it has no checksum of {unknown[0]}")
+    if missing := [name for name in expected if not (folder / name).is_file()]:
+        raise FileError(f"{folder} is damaged: {missing[0]} is missing")
+    if changed := [name for name, digest in expected.items() if sha256(folder / name) != digest]:
+        raise FileError(f"{folder} is damaged: {', '.join(changed)} changed after it was written")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ def test_a_result_is_whole(run):
     assert settings.clouds.data_root is None
     assert set(results.read(run)) == set(settings.protocol.test_rotations)
     assert sum(file.stat().st_size for file in run.rglob("*")) < 8e6
-    model = store.load(checkpoint.read(run / "best")[0])
+    model = store.load(run)
     assert next(model.parameters()).dtype == torch.float16
     assert all(p.isfinite().all() for p in model.state_dict().values())
 

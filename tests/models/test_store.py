@@ -1,10 +1,14 @@
 import json
+import os
+import resource
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
 import vector_neurons as vn
+from vector_neurons import _files
 from vector_neurons.models import DGCNN, Inputs, PointNetSegmenter, store
 
 from . import reference as authors
@@ -48,7 +52,7 @@ def test_a_loaded_model_keeps_its_meaning_and_numpy_counts(tmp_path):
 def test_a_second_save_replaces_the_first_and_leaves_nothing_behind(tmp_path):
     store.save(small(), tmp_path)
     store.save(small(pool="max"), tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checksums.json", "config.json", "model.safetensors"]
     assert vn.load(tmp_path).arguments["pool"] == "max"
 
 
@@ -77,6 +81,10 @@ def broken(tmp_path, what):
             config.write_text(json.dumps({**content, "format": 99}))
         case "not a description":
             config.write_text("[1, 2]")
+        case _:
+            config.write_text(json.dumps(content | json.loads(what)))
+    if config.exists() and weights.exists():
+        _files.write_checksums(tmp_path, (weights.name, config.name))  # what they cannot notice
 
 
 @pytest.mark.parametrize(
@@ -92,13 +100,82 @@ def broken(tmp_path, what):
         ("class of the wrong type", "unknown class"),
         ("future format", "has format 99, this version reads 1"),
         ("not a description", "describes no model"),
+        ('{"arguments": []}', "describes no model"),
+        ('{"threshold": "high"}', "wrong type"),
+        ('{"classes": 7}', "wrong type"),
+        ('{"points": -1}', "wrong type"),
+        ('{"arguments": {"classes": 4, "widths": []}}', "does not describe a DGCNN"),
+        ('{"arguments": {"classes": 4, "widths": [12, "a"]}}', "does not describe a DGCNN"),
+        ('{"arguments": {"classes": 4, "embedding": 0}}', "does not (describe a DGCNN|fit config.json)"),
+        # Larger than the file: refused before anything of that size is made.
+        ('{"arguments": {"classes": 4, "widths": [100000000, 10]}}', "does not fit config.json"),
+        ('{"arguments": {"classes": 4, "widths": [100000000, 100000000]}}', "does not fit config.json"),
+        (
+            '{"class": "VNTransformer", "arguments": {"classes": 4, "layers": 1000000000000}}',
+            "1,000,000,000,000 layers",
+        ),
+        ('{"class": "OccupancyNetwork", "arguments": {"blocks": 1000000000000}}', "1,000,000,000,000 blocks"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_unusable_folders_get_one_line(tmp_path, what, words):
     broken(tmp_path, what)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(store.StoreError, match=words) as caught:
         vn.load(tmp_path)
     assert "\n" not in str(caught.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"format": ' + b"1" * 5_000 + b"}", b"\xff", b" " * 2_000_000])
+def test_a_config_that_is_no_json_is_one_line(tmp_path, content):
+    store.save(small(), tmp_path)
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(store.StoreError, match=r"config.json (is damaged|has)[^\n]*$"):
+        vn.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_flipped_bit_is_noticed(tmp_path, name):
+    store.save(small(), tmp_path, store.Meaning(classes=["a", "b", "c", "d"]))
+    content = bytearray((tmp_path / name).read_bytes())
+    content[-20 if name == "model.safetensors" else content.index(b'"a"') + 1] ^= 4
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(store.StoreError, match=f"{name} changed after it was written"):
+        vn.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{}", "no checksum of model.safetensors"),
+        ("[]", "must name files of its own folder"),
+        ('{"/dev/zero": "0", "model.safetensors": "0", "config.json": "0"}', "must name files of its own folder"),
+        ('{"pipe": "0", "model.safetensors": "0", "config.json": "0"}', "pipe is missing"),
+        (None, "checksums.json is missing"),
+    ],
+)
+def test_checksums_are_read_and_must_be_whole(tmp_path, content, words):
+    store.save(small(), tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    if content is None:
+        (tmp_path / "checksums.json").unlink()
+    else:
+        (tmp_path / "checksums.json").write_text(content)
+    with pytest.raises(store.StoreError, match=words):
+        vn.load(tmp_path)
+
+
+def test_a_run_stands_for_its_best_model(tmp_path):
+    store.save(small(), tmp_path / "run" / "best")
+    (tmp_path / "run" / "config.json").write_text('{"task": "classification", "recipe": {}}')
+    assert isinstance(vn.load(tmp_path / "run"), DGCNN)
+    shutil.rmtree(tmp_path / "run" / "best")
+    with pytest.raises(store.StoreError, match="no best model yet"):
+        vn.load(tmp_path / "run")
+    for none in (tmp_path / "nowhere", tmp_path / ("x" * 300)):
+        with pytest.raises(store.StoreError, match="there is no folder"):
+            vn.load(none)
 
 
 @pytest.mark.usefixtures("unchecked")

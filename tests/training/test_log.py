@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from vector_neurons.training.log import METRICS, Log, keep_metrics, read_metrics
+from vector_neurons.training.log import METRICS, Log, read_metrics, restore_metrics
 
 
 def line(epoch):
@@ -58,7 +58,7 @@ def test_lines_that_will_be_trained_again_are_forgotten(tmp_path):
     whole = "".join(json.dumps(line(epoch)) + "\n" for epoch in (1, 2, 3))
     (tmp_path / METRICS).write_text(whole + '{"epoch": 4, "tra')  # killed in mid-line
     assert [x["epoch"] for x in read_metrics(tmp_path)] == [1, 2, 3]
-    keep_metrics(tmp_path, 2)
+    restore_metrics(tmp_path, [line(1), line(2)])
     assert (tmp_path / METRICS).read_text() == "".join(json.dumps(line(epoch)) + "\n" for epoch in (1, 2))
 
 

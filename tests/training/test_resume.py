@@ -12,6 +12,7 @@ from elsewhere import python
 from safetensors.torch import load_file
 from tiny import metrics, tiny
 
+from vector_neurons import _files
 from vector_neurons.training import CheckpointError, StoppedError, TrainingError, checkpoint, fit, loop, sets
 
 HERE = Path(__file__).parents[1]
@@ -160,14 +161,14 @@ def test_a_bad_batch_can_be_skipped(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(tmp_path, monkeypatch):
-    original = checkpoint._flush
+    original = _files.flush
 
     def full(path):
         if len(metrics(tmp_path / "run")) == 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         original(path)
 
-    monkeypatch.setattr(checkpoint, "_flush", full)
+    monkeypatch.setattr(_files, "flush", full)
     with pytest.raises(TrainingError, match="No space left on device") as stop:
         fit(tiny(), tmp_path / "run")
     assert "\n" not in str(stop.value)

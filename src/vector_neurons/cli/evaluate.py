@@ -40,7 +40,7 @@ def run(
         with joined(device or settings.machine.device) as here:
             tested = results.record(run, kinds, times, here)
         if here.writes:
-            print(results.lines(tested))
+            print(results.lines(tested.reports))
         if here.writes and meshes:
             print("meshes, distances for a radius of 1:")
             print(results.lines(surfaces.record(run, kinds, meshes, device or settings.machine.device)))

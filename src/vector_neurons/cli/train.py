@@ -90,7 +90,7 @@ def run(settings: Settings, folder: Path, *, resume: bool = False) -> int:
             tested = results.record(folder, settings.protocol.test_rotations, world=here)
         if here.writes:
             print(f"{folder}: epoch {progress.best_epoch} was best on the validation set; the test set:")
-            print(results.lines(tested))
+            print(results.lines(tested.reports))
     return 0
 
 

@@ -1,4 +1,5 @@
-"""A model in a folder: `model.safetensors` (weights) and `config.json` (how to build it, and what its outputs mean)."""
+"""A model in a folder: `model.safetensors` (weights), `config.json` (how to build it, and what its outputs mean), and
+`checksums.json` (which `load` verifies)."""
 
 import json
 import os
@@ -7,13 +8,17 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from .._files import FileError, check_regular, first_line, read_json, verify_checksums, write_checksums
 from . import MODELS
 from .base import Model
 
 FORMAT = 1
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+BEST = "best"  # the folder of the best model in that of a run
+CONFIG_MAX_BYTES = 2**20
 
 
 class StoreError(ValueError):
@@ -31,16 +36,38 @@ class Meaning:
     up: str = "z"  # the axis that pointed up in training
     points: int | None = None  # points of a cloud in training
     threshold: float | None = None  # the probability above which a place counts as inside
+    categories: Sequence[str] | None = None  # of a segmenter, names of the categories that it is told
+
+    def check(self) -> None:
+        """Refuse what was changed by hand or by accident."""
+        names = [self.classes, self.categories]
+        right = (
+            all(n is None or (isinstance(n, list | tuple) and all(isinstance(x, str) for x in n)) for n in names)
+            and isinstance(self.normalisation, str)
+            and self.up in ("x", "y", "z")
+            and (self.points is None or (type(self.points) is int and self.points > 0))
+            and (self.threshold is None or (type(self.threshold) is float and 0 < self.threshold < 1))
+        )
+        if not right:
+            raise ValueError("what its inputs and outputs mean is of the wrong type")
 
 
 MEANING = tuple(field.name for field in fields(Meaning))
 
 
 def save(model: Model, folder: str | Path, meaning: Meaning | None = None) -> None:
-    """Write the model to a folder, made if need be. A crash leaves the old files or the new ones, never half a file.
+    """Write the model to a folder, made if need be. A crash on the way is noticed when it is loaded.
 
     Without a `meaning`, a model that was loaded keeps its own.
     """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write(model, folder, meaning)
+    write_checksums(folder, (WEIGHTS, CONFIG))
+
+
+def write(model: Model, folder: Path, meaning: Meaning | None = None) -> None:
+    """Write the model to a folder, for somebody who sees to the checksums."""
     from importlib.metadata import version
 
     from safetensors.torch import save_file
@@ -56,41 +83,56 @@ def save(model: Model, folder: str | Path, meaning: Meaning | None = None) -> No
         **asdict(known),
     }
     described = json.dumps(config, indent=2, default=int) + "\n"  # a number of classes may come from NumPy
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    save_file(weights, folder / f"{WEIGHTS}.part")
-    (folder / f"{CONFIG}.part").write_text(described)
-    for name in (WEIGHTS, CONFIG):
-        os.replace(folder / f"{name}.part", folder / name)
+    parts = {name: folder / f"{name}.part" for name in (WEIGHTS, CONFIG)}
+    try:
+        save_file(weights, parts[WEIGHTS])
+        parts[CONFIG].write_text(described)
+        for name, part in parts.items():
+            os.replace(part, folder / name)
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
 
 
 def load(folder: str | Path) -> nn.Module:
-    """Build the model saved in a folder, in evaluation mode; `model.meaning` says what its outputs stand for."""
+    """Build the model saved in a folder, in evaluation mode; `model.meaning` says what its outputs stand for.
+
+    The folder of a run stands for its best model. A file that changed since it was saved is refused.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    folder = Path(folder)
-    config = _config(folder)
-    try:
-        model = MODELS[config["class"]](**config["arguments"])
-        meaning = Meaning(**{k: config[k] for k in MEANING if k in config})
-    except (TypeError, ValueError, KeyError, RuntimeError) as error:
-        raise StoreError(f"{folder / CONFIG} does not describe a {config['class']}: {_line(error)}") from error
+    folder = _model_folder(Path(folder))
     weights = folder / WEIGHTS
-    if not weights.is_file():
-        raise StoreError(f"{folder} has no {WEIGHTS}")
     try:
-        state = load_file(weights)
-    except (SafetensorError, OSError) as error:
-        raise StoreError(f"{weights} is damaged: {_line(error)}") from error
-    dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
-    if len(dtypes) == 1:
-        model.to(dtypes.pop())
+        config = _config(folder)
+        if not weights.is_file():
+            raise StoreError(f"{folder} has no {WEIGHTS}")
+        verify_checksums(folder, (WEIGHTS, CONFIG))
+        shapes = _shapes(weights)
+    except FileError as error:
+        raise StoreError(str(error)) from error
+    build = MODELS[config["class"]]
+    # A description may be damaged in any way, and then fail in any way.
     try:
+        _check_sizes(config["arguments"], len(shapes))
+        meaning = Meaning(**{k: config[k] for k in MEANING if k in config})
+        meaning.check()
+        with torch.device("meta"):  # sizes without memory: what the description asks for may be any size
+            planned = {name: tuple(tensor.shape) for name, tensor in build(**config["arguments"]).state_dict().items()}
+    except Exception as error:
+        raise StoreError(f"{folder / CONFIG} does not describe a {config['class']}: {first_line(error)}") from error
+    if different := _difference(planned, shapes):
+        raise StoreError(f"{weights} does not fit {CONFIG}: {different}")
+    try:
+        model, state = build(**config["arguments"]), load_file(weights)
+        dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+        if len(dtypes) == 1:
+            model.to(dtypes.pop())
         model.load_state_dict(state)
-    except RuntimeError as error:
-        raise StoreError(f"{weights} does not fit {CONFIG}: {_line(error)}") from error
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise StoreError(f"{weights} is damaged: {first_line(error)}") from error
     model.meaning = meaning
     return model.eval()
 
@@ -107,15 +149,21 @@ def pretrained(name: str) -> nn.Module:
     return load(folder / name).float()
 
 
+def _model_folder(folder: Path) -> Path:
+    """The folder itself, or of a run that of its best model."""
+    if not os.path.isdir(folder):
+        raise StoreError(f"there is no folder {folder}")
+    return folder if (folder / WEIGHTS).exists() or not (folder / BEST).is_dir() else folder / BEST
+
+
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
-    if not path.is_file():
+    if not path.exists():
         raise StoreError(f"{folder} holds no model: there is no {CONFIG}")
-    try:
-        config = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise StoreError(f"{path} is damaged: {_line(error)}") from error
-    if not isinstance(config, dict) or "class" not in config or "arguments" not in config:
+    config = read_json(path, CONFIG_MAX_BYTES)
+    if isinstance(config, dict) and {"task", "recipe"} <= config.keys():
+        raise StoreError(f"{folder} is a run that has no best model yet: it is written after the first epoch")
+    if not isinstance(config, dict) or "class" not in config or not isinstance(config.get("arguments"), dict):
         raise StoreError(f"{path} describes no model: it names no class and arguments")
     if config.get("format") != FORMAT:
         raise StoreError(f"{path} has format {config.get('format')!r}, this version reads {FORMAT}: update the package")
@@ -124,6 +172,39 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).strip().splitlines()]
-    return " ".join(lines[:2]) if lines else type(error).__name__
+def _shapes(weights: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors in a file, from its header alone."""
+    from safetensors import SafetensorError, safe_open
+
+    check_regular(weights)
+    try:
+        with safe_open(weights, "pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise StoreError(f"{weights} is damaged: {first_line(error)}") from error
+
+
+def _check_sizes(arguments: Any, tensors: int) -> None:
+    """Refuse more layers than there are tensors: building them could take for ever."""
+    if isinstance(arguments, dict):
+        for name in ("layers", "blocks"):
+            if isinstance(arguments.get(name), int) and arguments[name] > tensors:
+                raise ValueError(f"{arguments[name]:,} {name}, but the file has {tensors} tensors")
+        arguments = list(arguments.values())
+    if isinstance(arguments, list):
+        if len(arguments) > max(tensors, 64):
+            raise ValueError(f"a list of {len(arguments):,} layers, but the file has {tensors} tensors")
+        for value in arguments:
+            _check_sizes(value, tensors)
+
+
+def _difference(planned: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> str:
+    """The first way in which the tensors of a file differ from those of a model, or nothing."""
+    for name in sorted(planned.keys() | found.keys()):
+        if name not in found:
+            return f"it has no {name}"
+        if name not in planned:
+            return f"the model has no {name}"
+        if planned[name] != found[name]:
+            return f"{name} is {found[name]}, the model has {planned[name]}"
+    return ""

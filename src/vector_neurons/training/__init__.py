@@ -2,9 +2,10 @@
 
 from . import results, surfaces, tables, world
 from .checkpoint import CheckpointError
+from .limits import check
 from .loop import Progress, StoppedError, evaluate, fit, measure, report
 from .run import TrainingError, read_settings
-from .settings import Clouds, Machine, Network, Protocol, Recipe, Settings, SettingsError, check
+from .settings import Clouds, Machine, Network, Protocol, Recipe, Settings, SettingsError
 from .world import World, joined
 
 __all__ = [

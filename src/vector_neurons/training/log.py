@@ -2,12 +2,16 @@
 
 import contextlib
 import json
+import math
+import os
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
-from . import checkpoint
+from .._files import first_line, write_file
+from .run import TrainingError
 
 METRICS, CURVE = "metrics.jsonl", "curve.png"
 REDRAW_SECONDS = 30.0
@@ -57,6 +61,8 @@ class Log:
         self.close_bar()
         with (self.folder / METRICS).open("a") as file:
             file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         left = self._left(line["epoch"] * steps, self.epochs * steps)
         self.say(
             f"epoch {line['epoch']}/{self.epochs}  loss {line['train']['loss']:.4f}"
@@ -76,7 +82,10 @@ class Log:
         lines = [] if self.quiet else read_metrics(self.folder)
         with contextlib.suppress(ImportError):
             if lines:
-                curves(lines, metric).savefig(self.folder / CURVE, dpi=90)
+                try:
+                    curves(lines, metric).savefig(self.folder / CURVE, dpi=90)
+                except OSError as error:  # a picture is not worth a run
+                    self.say(f"{self.folder / CURVE} cannot be written: {first_line(error)}")
 
     def close(self, metric: str) -> None:
         """Leave a curve behind."""
@@ -97,20 +106,51 @@ class Log:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run, one for every epoch; a last line that was cut off is left out."""
-    path, lines = folder / METRICS, []
-    for text in path.read_text().splitlines() if path.exists() else []:
+    """The lines of a run, one for every epoch; damaged ones are left out with a warning, a last, cut one without."""
+    path = folder / METRICS
+    try:
+        texts = path.read_bytes().decode(errors="replace").split("\n") if path.exists() else [""]
+    except OSError as error:
+        raise TrainingError(f"{path} cannot be read: {first_line(error)}") from error
+    cut = texts.pop()  # what stands behind the last end of a line
+    lines, damaged = [], []
+    for number, text in enumerate(texts, 1):
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            break
+            line = json.loads(text)
+            _check_line(line)
+            lines.append(line)
+        except (ValueError, RecursionError):
+            damaged.append(number)
+    if damaged:
+        where = ", ".join(map(str, damaged[:5])) + ("" if len(damaged) <= 5 else ", ...")
+        warnings.warn(f"{path} is damaged and incomplete: line {where} cannot be read", stacklevel=2)
+    elif cut:
+        with contextlib.suppress(ValueError, RecursionError):  # whole but for its end
+            line = json.loads(cut)
+            _check_line(line)
+            lines.append(line)
     return lines
 
 
-def keep_metrics(folder: Path, epochs: int) -> None:
-    """Forget what was logged after so many epochs: it is about to be trained again."""
-    lines = [line for line in read_metrics(folder) if line["epoch"] <= epochs]
-    checkpoint.write_file(folder / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
+def _check_line(line: Any) -> None:
+    """Refuse what is no line of metrics."""
+    if not isinstance(line, dict) or type(line.get("epoch")) is not int:
+        raise ValueError("no epoch")
+    for part in ("train", "val"):
+        numbers = line.get(part)
+        if not isinstance(numbers, dict) or "loss" not in numbers:
+            raise ValueError(f"no {part}")
+        if not all(isinstance(x, int | float) for x in numbers.values()):
+            raise ValueError(f"{part} has no numbers")
+
+
+def restore_metrics(folder: Path, history: list[dict[str, Any]]) -> list[int]:
+    """Make the metrics those of a checkpoint, to be continued from there; gives the epochs that the file had lost."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what cannot be read is restored
+        found = {line["epoch"] for line in read_metrics(folder)}
+    write_file(folder / METRICS, "".join(json.dumps(line) + "\n" for line in history))
+    return [line["epoch"] for line in history if line["epoch"] not in found]
 
 
 def curves(lines: list[dict[str, Any]], metric: str) -> Any:
@@ -122,7 +162,7 @@ def curves(lines: list[dict[str, Any]], metric: str) -> Any:
     epochs = [line["epoch"] for line in lines]
     for axes, name, label in ((left, "loss", "loss"), (right, metric, f"{metric}, %")):
         for part, colour in (("train", "#0072b2"), ("val", "#e69f00")):
-            axes.plot(epochs, [line[part][name] for line in lines], color=colour, label=part, marker=".")
+            axes.plot(epochs, [line[part].get(name, math.nan) for line in lines], color=colour, label=part, marker=".")
         axes.set_xlabel("epoch")
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)

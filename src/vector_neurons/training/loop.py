@@ -7,28 +7,30 @@ So a run that was stopped goes on as if it had not been, and the number of proce
 import copy
 import signal
 import time
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from .._files import first_line
 from ..data import Dataset
-from ..data.pack import seed_of
+from ..data.pack import listed, seed_of
 from ..models import Model, store
 from ..tasks import Counts, Task, add
 from ..tasks.task import fixed, real
 from ..typing import Rotations
 from . import checkpoint, optimise, sets
-from .log import Log, keep_metrics
-from .run import CONFIG, TrainingError, create, read_settings
-from .settings import Settings, check
+from .limits import check
+from .log import METRICS, Log, read_metrics, restore_metrics
+from .run import CONFIG, TrainingError, alone, create, read_settings, write_settings, writing
+from .settings import Settings
 from .world import World
 
 
@@ -59,31 +61,49 @@ def fit(settings: Settings, folder: Path, world: World | None = None, *, resume:
     """Train a network, or go on with it, in the folder of a run; the test set is not touched.
 
     The folder gets `config.json`, `metrics.jsonl`, `curve.png`, the checkpoints `last/` and `best/`: that of the epoch
-    which was best on the validation set.
+    which was best on the validation set. A run that was stopped before its first checkpoint is resumed at epoch 0.
     """
     world = world or World()
     recipe, machine = settings.recipe, settings.machine
     check(settings, world.size)
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
+    # Before the processes have met: after that, the first one writes.
+    begun = checkpoint.begun(folder / "last") or not (folder / CONFIG).exists() or bool(read_metrics(folder))
     train, val = _open(settings, ("train", "val"), world)
     steps = len(train) // recipe.batch
     if steps == 0:
         raise TrainingError(f"a --batch of {recipe.batch} is more than the {len(train)} training clouds")
+    with alone(folder) if world.writes else nullcontext():
+        return _fit(settings, folder, world, train, val, resume=resume, begun=begun)
+
+
+def _fit(
+    settings: Settings, folder: Path, world: World, train: Dataset, val: Dataset, *, resume: bool, begun: bool
+) -> Progress:
+    recipe, machine, steps = settings.recipe, settings.machine, len(train) // settings.recipe.batch
     task, model = sets.make_task(settings, train), sets.make_network(settings, train).to(world.device)
     averaged = copy.deepcopy(model) if recipe.ema else None
     optimiser, progress = optimise.optimiser(model, recipe), Progress()
-    if resume:
-        progress = _restore(folder / "last", model, averaged, optimiser)
+    history: list[dict[str, Any]] = []
+    categories = train.classes if settings.task == "segmentation" else None
+    meaning = store.Meaning(classes=task.outputs, points=settings.clouds.points, categories=categories)
+    log = Log(folder, epochs=recipe.epochs, quiet=not world.writes)
+    if resume and begun:
+        progress, history = _restore(folder, model, averaged, optimiser, meaning)
+        if progress.epoch > recipe.epochs:
+            raise TrainingError(f"{folder} has {progress.epoch} epochs already: --epochs takes as many or more")
         if world.writes:
             with writing(folder):
-                keep_metrics(folder, progress.epoch)
-    elif world.writes:
+                if lost := restore_metrics(folder, history):
+                    log.say(f"{folder / METRICS} had lost epochs {', '.join(map(str, lost))}: restored")
+    if world.writes:
         with writing(folder):
-            create(folder, settings)
+            if not resume:
+                create(folder, settings)
+            elif read_settings(folder) != settings:
+                write_settings(folder, settings)
     forward = torch.compile(model) if machine.compile else model
-    meaning = store.Meaning(classes=task.outputs, points=settings.clouds.points)
-    log = Log(folder, epochs=recipe.epochs, quiet=not world.writes)
     saved = time.monotonic()
 
     def save() -> None:
@@ -91,12 +111,13 @@ def fit(settings: Settings, folder: Path, world: World | None = None, *, resume:
         if world.writes:
             with writing(folder):
                 kept = {"averaged": averaged.state_dict() if averaged is not None else None}
-                state = {"progress": asdict(progress), "optimiser": optimiser.state_dict(), **kept}
+                known = {"progress": asdict(progress), "metrics": history}
+                state = {**known, "optimiser": optimiser.state_dict(), **kept}
                 checkpoint.write(folder / "last", model, meaning, state)
         saved = time.monotonic()
 
-    if not resume:
-        save()  # from here on there is something to resume
+    if not (resume and begun):
+        save()
     try:
         with _signals() as received:
             while progress.epoch < recipe.epochs:
@@ -140,9 +161,10 @@ def fit(settings: Settings, folder: Path, world: World | None = None, *, resume:
                     if world.writes:
                         with writing(folder):
                             checkpoint.write(
-                                folder / "best", tested, replace(meaning, threshold=shown.get("threshold"))
+                                folder / store.BEST, tested, replace(meaning, threshold=shown.get("threshold"))
                             )
                 progress = Progress(epoch + 1, 0, progress.best, progress.best_epoch, progress.skipped)
+                history.append(line)
                 with writing(folder):
                     log.epoch(line, steps, task.metric)
                 save()
@@ -252,14 +274,17 @@ def evaluate(
     """Test the best model of a run on the test set, in `times` poses of each cloud: the task, the counts each time."""
     world = world or World()
     settings = read_settings(folder)
+    check(settings)
     if settings.machine.threads is not None:
         torch.set_num_threads(settings.machine.threads)
-    model = checkpoint.load(folder / "best").to(world.device)
+    model = checkpoint.load(folder / store.BEST).to(world.device)
     (data,) = _open(settings, ("test",), world)
-    meaning: Any = model.meaning
-    if settings.task == "reconstruction" and meaning.threshold is None:
-        raise TrainingError(f"{folder / 'best'} has no threshold, and the test set must not choose it")
-    task = sets.make_task(settings, data, meaning.threshold)
+    known: Any = model.meaning
+    if settings.task == "reconstruction" and known.threshold is None:
+        raise TrainingError(f"{folder / store.BEST} has no threshold, and the test set must not choose it")
+    task = sets.make_task(settings, data, known.threshold)
+    categories = data.classes if settings.task == "segmentation" else None
+    _check_classes(model, store.Meaning(classes=task.outputs, categories=categories), folder / store.BEST)
     return task, {
         kind: [measure(model, task, data, settings, kind, world, turn=turn) for turn in range(times)]
         for kind in rotations
@@ -283,34 +308,46 @@ def _open(settings: Settings, splits: Sequence[str], world: World) -> list[Datas
     return opened
 
 
-def _restore(last: Path, model: Model, averaged: nn.Module | None, optimiser: torch.optim.Optimizer) -> Progress:
-    folder, state = checkpoint.read(last)
-    if state is None:
-        raise checkpoint.CheckpointError(f"{folder} has no state of a training, only weights")
+def _restore(
+    folder: Path, model: Model, averaged: nn.Module | None, optimiser: torch.optim.Optimizer, meaning: store.Meaning
+) -> tuple[Progress, list[dict[str, Any]]]:
+    """Load the last checkpoint of a run: how far it is, and its metrics so far."""
+    found, state = checkpoint.read(folder / "last")
+    loaded = store.load(found)
+    _check_classes(loaded, meaning, found)
     try:
-        model.load_state_dict(load_file(folder / store.WEIGHTS))
+        model.load_state_dict(loaded.state_dict())
         optimiser.load_state_dict(state["optimiser"])
         if averaged is not None:
             averaged.load_state_dict(state["averaged"])
-        return Progress(**state["progress"])
+        progress, history = Progress(**state["progress"]), list(state["metrics"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise checkpoint.CheckpointError(f"{folder} does not fit {last.parent / CONFIG}: {error}") from error
+        raise checkpoint.CheckpointError(f"{found} does not fit {folder / CONFIG}: {first_line(error)}") from error
+    if progress.best_epoch and not checkpoint.finish(folder / store.BEST):
+        warnings.warn(
+            f"{folder / store.BEST} is damaged: the best model is now that of the epochs to come", stacklevel=2
+        )
+        progress.best, progress.best_epoch = -1.0, 0
+    return progress, history
+
+
+def _check_classes(model: nn.Module, data: store.Meaning, where: Path) -> None:
+    """Refuse data whose classes are not those that the model has learned, in that order."""
+    learned: Any = model.meaning
+    for what, old, new in (
+        ("classes", learned.classes, data.classes),
+        ("categories", learned.categories, data.categories),
+    ):
+        if old is None or new is None or list(old) == list(new):
+            continue
+        gone, come = [x for x in old if x not in new], [x for x in new if x not in old]
+        sides = (("model", gone), ("data", come))
+        how = "; ".join(f"only the {side} has {listed(some)}" for side, some in sides if some) or "in another order"
+        raise TrainingError(f"{where} was trained on other {what} than those of the data: {how}")
 
 
 def _generator(*parts: object) -> torch.Generator:
     return torch.Generator().manual_seed(seed_of(*parts))
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Say in one line that a folder cannot be written to."""
-    try:
-        yield
-    except (OSError, RuntimeError, SafetensorError) as error:
-        if isinstance(error, TrainingError):
-            raise
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-        raise TrainingError(f"cannot write to {folder}: {why}; checkpoints written before are as they were") from error
 
 
 @contextmanager

@@ -4,34 +4,66 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
+from typing import NamedTuple, get_args
 
+from .._files import FileError, locked, read_json, write_file
+from ..tasks import Counts, Task
 from ..typing import Rotations
 from . import loop
-from .checkpoint import write_file
+from .run import LOCK, TrainingError, writing
 from .world import World
 
 TEST = "test.json"
 Results = dict[Rotations, list[dict[str, float]]]  # for every kind of rotations one report for every time
 
 
-def record(folder: Path, rotations: Sequence[Rotations], times: int = 1, world: World | None = None) -> Results:
+class Tested(NamedTuple):
+    """What a test gave: reports for people, and the counts behind them."""
+
+    reports: Results
+    task: Task
+    counts: dict[Rotations, list[Counts]]
+
+
+def record(folder: Path, rotations: Sequence[Rotations], times: int = 1, world: World | None = None) -> Tested:
     """Test the best model of a run, and write the reports to its folder beside those that are there."""
     world = world or World()
+    read(folder)  # a file that cannot be added to is said before all the work
     task, counted = loop.evaluate(folder, rotations, times, world)
-    results: Results = {kind: [loop.report(task, counts) for counts in every] for kind, every in counted.items()}
+    reports: Results = {kind: [loop.report(task, counts) for counts in every] for kind, every in counted.items()}
     if world.writes:
-        with loop.writing(folder):
-            write_file(folder / TEST, json.dumps(read(folder) | results, indent=2) + "\n")
-    return results
+        add(folder, reports)
+    return Tested(reports, task, counted)
+
+
+def add(folder: Path, results: Results, name: str = TEST) -> None:
+    """Add reports to those in a file of a run."""
+    with writing(folder), locked(folder / f"{name}.{LOCK}"):
+        write_file(folder / name, json.dumps(read(folder, name) | results, indent=2) + "\n")
 
 
 def read(folder: Path, name: str = TEST) -> Results:
     """The results that a run has so far."""
     path = folder / name
-    if not path.is_file():
+    if not path.exists():
         return {}
-    results: Results = json.loads(path.read_text())
+    try:
+        results: Results = read_json(path)
+    except FileError as error:
+        raise TrainingError(f"{error}; move it away") from error
+    if not isinstance(results, dict) or not all(map(_is_report, results.items())):
+        raise TrainingError(f"{path} is damaged: it holds no results of a test; move it away")
     return results
+
+
+def _is_report(item: tuple[object, object]) -> bool:
+    kind, reports = item
+    return (
+        kind in get_args(Rotations)
+        and isinstance(reports, list)
+        and bool(reports)
+        and all(isinstance(one, dict) and all(isinstance(x, int | float) for x in one.values()) for one in reports)
+    )
 
 
 def spread(reports: Sequence[dict[str, float]], name: str) -> str:

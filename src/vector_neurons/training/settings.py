@@ -1,15 +1,18 @@
 """Everything a run depends on, as frozen dataclasses; what they say of themselves is the help of `vn train`."""
 
-import math
+import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..models.occupancy import CodeInvariants, DecoderName
 from ..typing import Neurons, Nonlinearity, Pool, Rotations
 
 TaskName = Literal["classification", "segmentation", "reconstruction"]
 DataName = Literal["shapes", "modelnet40", "shapenet-part", "occupancy", "folder"]
+
+
+LARGEST = 2**31 - 1  # of any whole number in the settings
 
 
 class SettingsError(ValueError):
@@ -179,21 +182,42 @@ class Settings:
 
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> "Settings":
-        """Back from a file, where tuples are lists."""
+        """Back from a file, where tuples are lists, and which may have been changed by hand."""
         groups = {"clouds": Clouds, "network": Network, "recipe": Recipe, "protocol": Protocol, "machine": Machine}
-        try:
-            parts: dict[str, Any] = {
-                name: group(**{k: tuple(v) if isinstance(v, list) else v for k, v in saved[name].items()})
-                for name, group in groups.items()
-            }
-            return Settings(saved["task"], **parts)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise SettingsError(f"the settings are of another version of the package: {error}") from error
+        if not isinstance(saved, Mapping) or not all(isinstance(saved.get(name), Mapping) for name in groups):
+            names = ", ".join(groups)
+            raise SettingsError(f"there are no groups {names}: the file is of another version of the package")
+        parts: dict[str, Any] = {name: _typed(group, saved[name]) for name, group in groups.items()}
+        if saved.get("task") not in get_args(TaskName):
+            raise SettingsError(f"task must be one of {', '.join(get_args(TaskName))}, got {saved.get('task')!r}")
+        return Settings(saved["task"], **parts)
 
 
-# What only some tasks have.
-CODES = ("decoder", "code", "encoder_width", "decoder_width", "conditional", "code_invariants", "local")
-CLASSIFIERS = ("nonlinearity", "pooling", "frame", "mean", "widths", "embedding", "hidden", "dropout")
+def _typed(group: type[Any], saved: Mapping[str, Any]) -> Any:
+    """A group of settings from a file, every value of the type of its field."""
+    hints, values = get_type_hints(group), {}
+    for name, value in saved.items():
+        if name not in hints:
+            raise SettingsError(f"there is no setting {name!r}: the file is of another version of the package")
+        value = tuple(value) if isinstance(value, list) else value
+        if type(value) is int and not _fits(value, hints[name]) and abs(value) <= LARGEST:
+            value = float(value)
+        if not _fits(value, hints[name]):
+            wanted = getattr(hints[name], "__name__", str(hints[name]).replace("typing.", ""))
+            raise SettingsError(f"{name} must be {wanted}, got {str(saved[name])[:40]!r}")
+        values[name] = value
+    return group(**values)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type, as far as settings have types."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_fits(value, one) for one in get_args(hint))
+    if get_origin(hint) is Literal:
+        return type(value) is str and value in get_args(hint)
+    if get_origin(hint) is tuple:
+        return type(value) is tuple and all(_fits(one, get_args(hint)[0]) for one in value)
+    return type(value) is hint and (hint is not int or abs(value) <= LARGEST)
 
 
 def default(task: TaskName) -> Settings:
@@ -207,127 +231,3 @@ def default(task: TaskName) -> Settings:
         recipe=Recipe(smoothing=0.0, stretch=1.0, shift=0.0),
         protocol=Protocol("I", ("I", "SO3"), fixed_poses=True),
     )
-
-
-Refusals = list[tuple[bool, str]]
-
-
-def _about_reconstruction(settings: Settings, fewest: int) -> Refusals:
-    clouds, network, recipe = settings.clouds, settings.network, settings.recipe
-    others = _changed(network, CLASSIFIERS)
-    vectors = network.neurons == "vector" or network.decoder == "invariant"
-    return [
-        (
-            clouds.data not in ("shapes", "occupancy"),
-            f"--data {clouds.data} does not say what is inside: choose shapes or occupancy",
-        ),
-        (clouds.queries == 0, "reconstruction needs --queries to learn from"),
-        (not 0 <= clouds.near <= 1, f"--near is a share, from 0 to 1, got {clouds.near}"),
-        (others != "", f"{others} is not about reconstruction"),
-        (recipe.shift > 0 or recipe.zoom > 1, "--shift and --zoom do nothing: every scan is put into the unit ball"),
-        (
-            (network.neurons, network.decoder) == ("vector", "plain"),
-            "--decoder plain takes numbers: vector neurons go with the invariant one",
-        ),
-        (
-            network.local > 0 and network.neurons == "scalar",
-            "--local asks points for their vectors, which scalar neurons do not have",
-        ),
-        (network.local > fewest, f"--local {network.local} points are more than the {fewest} of a cloud"),
-        (
-            vectors and (network.code or 3) % 3 != 0,
-            f"--code counts coordinates of vectors: a multiple of 3, got {network.code}",
-        ),
-    ]
-
-
-def _about_others(settings: Settings) -> Refusals:
-    own = _changed(settings.network, CODES)
-    return [
-        (settings.clouds.data == "occupancy", f"--data occupancy is for reconstruction, not {settings.task}"),
-        (settings.clouds.queries > 0, f"--queries are for reconstruction, not for {settings.task}"),
-        (own != "", f"{own} is about reconstruction, not {settings.task}"),
-    ]
-
-
-def _changed(network: Network, names: tuple[str, ...]) -> str:
-    """The flags among these that are not at their defaults."""
-    changed = [name for name in names if getattr(network, name) != getattr(Network(), name)]
-    return ", ".join("--" + name.replace("_", "-") for name in changed)
-
-
-def check(settings: Settings, processes: int = 1) -> None:
-    """Refuse settings that cannot work, before any work; the message is one line."""
-    clouds, network, recipe, tests = (
-        settings.clouds,
-        settings.network,
-        settings.recipe,
-        settings.protocol.test_rotations,
-    )
-    own, fewest = recipe.accumulate * processes, recipe.early_points or clouds.points
-    plain = (network.nonlinearity, network.frame, network.mean) == ("built-in", "mlp", True)
-    segmentable = clouds.data in ("shapes", "shapenet-part")
-    reconstructs, graphs = settings.task == "reconstruction", network.model == "dgcnn" or network.neurons == "vector"
-    k = network.k or (40 if (settings.task, network.model) == ("segmentation", "dgcnn") else 20)
-    refusals = [
-        *(_about_reconstruction(settings, fewest) if reconstructs else _about_others(settings)),
-        (settings.task == "segmentation" and not segmentable, f"--data {clouds.data} has no parts to segment"),
-        (clouds.data == "folder" and clouds.folder is None, "--data folder needs the --folder with the files"),
-        (clouds.data != "folder" and clouds.folder is not None, "--folder belongs to --data folder"),
-        (clouds.data != "shapes" and clouds.size is not None, "--size belongs to --data shapes"),
-        (clouds.points > clouds.pool, f"--points {clouds.points} are more than the --pool of {clouds.pool}"),
-        (fewest > clouds.points, f"--early-points {fewest} are more than --points {clouds.points}"),
-        (graphs and k > fewest, f"--k {k} neighbours are more than the {fewest} points of a cloud"),
-        (network.neurons == "scalar" and not plain, "--nonlinearity, --frame and --no-mean are about vector neurons"),
-        (network.model != "dgcnn" and network.widths is not None, "--widths are those of a DGCNN"),
-        (not tests or len(set(tests)) < len(tests), "--test-rotations takes one or more of I, z and SO3, each once"),
-        (
-            own > 0 and recipe.batch % own != 0,
-            f"--batch {recipe.batch} cannot be shared by {processes} processes in {recipe.accumulate} parts each",
-        ),
-        (not 0 <= recipe.occlude <= 1, f"--occlude is a share, from 0 to 1, got {recipe.occlude}"),
-        (own > 0 and recipe.batch < 2 * recipe.accumulate, f"--accumulate {recipe.accumulate} leaves single clouds"),
-    ]
-    for refused, why in refusals:
-        if refused:
-            raise SettingsError(why)
-    at_least = {
-        "points": (clouds.points, 1),
-        "size": (1 if clouds.size is None else clouds.size, 1),
-        "k": (1 if network.k is None else network.k, 1),
-        "epochs": (recipe.epochs, 1),
-        "batch": (recipe.batch, 2),
-        "accumulate": (recipe.accumulate, 1),
-        "rate": (recipe.rate, 0),
-        "every": (recipe.every, 1),
-        "decay": (recipe.decay, 0),
-        "clip": (recipe.clip, 0),
-        "stretch": (recipe.stretch, 1),
-        "zoom": (recipe.zoom, 1),
-        "shift": (recipe.shift, 0),
-        "jitter": (recipe.jitter, 0),
-        "noise": (clouds.noise, 0),
-        "queries": (clouds.queries, 0),
-        "code": (3 if network.code is None else network.code, 3),
-        "encoder-width": (3 if network.encoder_width is None else network.encoder_width, 3),
-        "local": (network.local, 0),
-        "decoder-width": (1 if network.decoder_width is None else network.decoder_width, 1),
-        "seed": (settings.machine.seed, 0),
-        "threads": (1 if settings.machine.threads is None else settings.machine.threads, 1),
-        "checkpoint-minutes": (settings.machine.checkpoint_minutes, 0),
-        "embedding": (3 if network.embedding is None else network.embedding, 3),
-        "widths": (min(network.widths or (3,)), 3),
-        "hidden": (min(network.hidden or (1,)), 1),
-    }
-    shares = {
-        "smoothing": recipe.smoothing,
-        "ema": recipe.ema,
-        "warm-up": recipe.warm_up,
-        "dropout": network.dropout or 0,
-    }
-    for name, (value, least) in at_least.items():
-        if not value >= least or not math.isfinite(value):
-            raise SettingsError(f"--{name} takes {least} or more, got {value}")
-    for name, value in shares.items():
-        if not 0 <= value < 1:
-            raise SettingsError(f"--{name} takes a number from 0 to 1, 1 itself excluded, got {value}")

@@ -1,6 +1,5 @@
 """Meshes of a reconstruction beside the true surfaces of test shapes, in the `meshes.json` of its run."""
 
-import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +13,8 @@ from ..mesh.compare import compare_points
 from ..models import OccupancyNetwork
 from ..tasks import reconstruct
 from ..typing import Rotations
-from . import checkpoint, loop, sets
-from .results import Results, read
+from . import checkpoint, sets
+from .results import Results, add, read
 from .run import TrainingError, read_settings
 from .settings import Clouds, Settings
 
@@ -37,7 +36,8 @@ def record(folder: Path, kinds: Sequence[Rotations], number: int, device: str = 
     assert isinstance(model, OccupancyNetwork)
     data = open_surfaces(settings.clouds)
     some = spread(data, number)
-    results = read(folder, MESHES)
+    read(folder, MESHES)  # a file that cannot be added to is said before all the work
+    results: Results = {}
     for kind in kinds:
         pairs = (scan(data, index, settings, kind) for index in some)
         found = [against(mesh_of(model, few), whole) for few, whole in pairs]
@@ -51,9 +51,8 @@ def record(folder: Path, kinds: Sequence[Rotations], number: int, device: str = 
                 "empty": float(len(found) - len(made)),
             }
         ]
-    with loop.writing(folder):
-        checkpoint.write_file(folder / MESHES, json.dumps(results, indent=2) + "\n")
-    return results
+    add(folder, results, MESHES)
+    return read(folder, MESHES)
 
 
 def open_surfaces(clouds: Clouds) -> Dataset:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .._files import write_file
 from ..typing import Rotations
 from . import log, loop, results
-from .checkpoint import write_file
 from .presets import Row, Table, name_of
-from .run import CONFIG, TrainingError, read_settings
+from .run import CONFIG, TrainingError, read_settings, writing
 from .settings import Settings
 from .world import World
 
@@ -144,7 +144,7 @@ def _paper(row: Row, table: Table) -> list[str]:
 def _write(table: Table, every: Sequence[Job], out: Path, name: str, about: str, world: World) -> str:
     text = markdown(table, every, about)
     if world.writes:
-        with loop.writing(out):
+        with writing(out):
             out.mkdir(parents=True, exist_ok=True)
             write_file(out / f"{name}.md", text)
             with contextlib.suppress(ImportError):  # a picture needs matplotlib, the table does not

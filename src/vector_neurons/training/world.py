@@ -9,8 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from .._files import first_line
 from ..nn.sync import synchronised
+from .run import TrainingError
 from .settings import SettingsError
+
+LOST = ("closed by peer", "onnection reset", "onnection refused", "roken pipe", "imed out", "ocket")  # a peer is gone
 
 
 @dataclass(frozen=True)
@@ -78,5 +82,9 @@ def joined(device: str = "cpu") -> Iterator[World]:
         with synchronised():
             yield World(rank, expected(), own)
             dist.barrier()  # who leaves first takes the meeting place away from the others
+    except RuntimeError as error:
+        if isinstance(error, TrainingError) or not any(sign in str(error) for sign in LOST):
+            raise
+        raise TrainingError(f"another process of this training has ended: {first_line(error)}") from error
     finally:
         dist.destroy_process_group()
