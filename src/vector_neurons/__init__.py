@@ -5,7 +5,10 @@
 (`vn.models`), `vn.load`, which reads a saved one, and `vn.pretrained`, which has learned already.
 """
 
-from . import geometry, models, nn, testing, typing
+from importlib import import_module
+from types import ModuleType
+
+from . import geometry, kernels, models, nn, testing, typing
 from .geometry.neighbours import knn
 from .models.store import load, pretrained
 from .nn import KITS
@@ -29,6 +32,19 @@ from .nn.vector import (
 )
 
 __version__ = "0.1.0"
+LAZY = ("data", "mesh", "tasks", "training", "viz")  # what a network of one's own does without
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`vn.data`, `vn.mesh`, `vn.tasks`, `vn.training` and `vn.viz`, imported when they are first used."""
+    if name in LAZY:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *LAZY])
+
 
 __all__ = [
     "KITS",
@@ -47,6 +63,7 @@ __all__ = [
     "MeanPool",
     "center",
     "geometry",
+    "kernels",
     "knn",
     "lift",
     "load",

@@ -1,7 +1,9 @@
 """`vn train` and `vn evaluate`."""
 
+import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,8 +35,54 @@ def test_evaluate_prints_mean_and_spread(run, vn_command):
     assert len(json.loads((run / "test.json").read_text())["SO3"]) == 3
 
 
+def test_evaluate_shows_classes_and_confusion(run, vn_command, tmp_path):
+    code, out, err = vn_command("evaluate", run / "best", "--rotations", "so3", "--confusion", tmp_path / "a.csv")
+    assert code == 0, err
+    head, *rows = out.partition("\n\n")[2].splitlines()
+    assert head.split()[:3] == ["class", "clouds", "SO3"]
+    assert len(rows) == 8  # of 42 // 5 clouds, each of another class
+    table = list(csv.reader((tmp_path / "a.csv").read_text().splitlines()))
+    assert table[0][:2] == ["rotations", "class"]
+    assert table[1][0] == "SO3"
+    assert sum(int(x) for row in table[1:] for x in row[2:]) == 8
+    right = sum(int(row[2 + i]) for i, row in enumerate(table[1:]))
+    assert f"{100 * right / 8:.2f}" in out.splitlines()[1]
+    assert vn_command("evaluate", run, "--rotations", "SO3", "--confusion", tmp_path / "a.png")[0] == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    for file, line in ((tmp_path / "a.txt", ".csv or .png"), (tmp_path / "none" / "a.csv", "there is no folder")):
+        code, _, err = vn_command("evaluate", run, "--confusion", file)
+        assert code == 2
+        assert line in err
+
+
 def test_a_finished_run_can_be_resumed(run, vn_command):
     assert vn_command("train", "--resume", run)[0] == 0
+
+
+def test_a_run_is_resumed_elsewhere_and_for_longer(run, tmp_path, vn_command):
+    copy = shutil.copytree(run, tmp_path / "run")
+    code, _, err = vn_command("train", "--resume", copy, "--threads", 2, "--device", "cpu", "--epochs", 2)
+    assert code == 0, err
+    config = json.loads((copy / "config.json").read_text())
+    assert (config["recipe"]["epochs"], config["machine"]["threads"]) == (2, 2)
+    assert len((copy / "metrics.jsonl").read_text().splitlines()) == 2
+    code, _, err = vn_command("train", "--resume", copy, "--epochs", 1)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "has 2 epochs already" in err
+
+
+@pytest.mark.parametrize("flags", [["--lr", "3"], ["--points", "32"], ["--seed", "1"], ["--out", "x"]])
+def test_nothing_else_changes_when_a_run_is_resumed(run, vn_command, flags):
+    code, _, err = vn_command("train", "--resume", run, *flags)
+    assert code == 2
+    assert "only --threads, --device and --epochs" in err or "--lr" in err
+
+
+def test_rotations_are_named_in_any_case(tmp_path, vn_command):
+    flags = ["--train-rotations", "Z", "--test-rotations", "so3", "i", "--out", tmp_path / "run"]
+    code, out, err = vn_command("train", "classification", *SMALL, *flags)
+    assert code == 0, err
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["SO3", "I"]
 
 
 def test_a_preset_gives_defaults_that_flags_change(tmp_path, vn_command):
@@ -61,8 +109,8 @@ def test_a_preset_gives_defaults_that_flags_change(tmp_path, vn_command):
         (["classification", "--device", "toaster"], "--device"),
         (["classification", "--out", "/proc/run", "--size", "42"], "cannot write to /proc/run"),
         (["--resume", "/nowhere"], "holds no run"),
-        (["classification", "--resume", "/nowhere"], "no other flag"),
-        (["--resume", "/nowhere", "--epochs", "3"], "no other flag"),
+        (["classification", "--resume", "/nowhere"], "holds no run"),
+        (["--resume", "/nowhere", "--epochs", "3"], "holds no run"),
         (["classification", "--data", "modelnet40", "--data-root", "/nowhere"], "modelnet40"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,7 @@ def test_two_processes_have_the_losses_and_numbers_of_one(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("rotations") == done.stderr.count("epoch 1/1") == 1  # one of them talks
     fit(read_settings(two), one)
-    tested_by_two, tested_by_one = results.read(two), results.record(two, ["z", "SO3"])
+    tested_by_two, tested_by_one = results.read(two), results.record(two, ["z", "SO3"]).reports
     ((a,), (b,)) = metrics(one), metrics(two)
     for part in ("train", "val"):
         assert b[part]["loss"] == pytest.approx(a[part]["loss"], abs=1e-5)
@@ -117,6 +118,37 @@ def test_a_killed_worker_ends_the_job_with_a_good_checkpoint(job):
     assert checkpoint.read(run / "last")[1]["progress"]["epoch"] == 1
     fit(read_settings(run), run, resume=True)  # by one process, too
     assert len(metrics(run)) == 2
+
+
+LONELY = """
+import os, signal, sys
+from vector_neurons import cli
+from vector_neurons.training import loop
+learn = loop._learn
+def killed(*arguments):
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    learn(*arguments)
+loop._learn = killed
+cli.main()
+"""
+
+
+def test_the_survivor_of_a_killed_process_says_so_in_one_line(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", LONELY, "train", "classification", *FLAGS.split(), "--out", str(tmp_path / "run")]
+    ranks = [
+        subprocess.Popen(command, env={**os.environ, **shared, "RANK": rank}, stderr=subprocess.PIPE, text=True)
+        for rank in "01"
+    ]
+    survivor, killed = (process.communicate(timeout=120)[1] for process in ranks)
+    assert ranks[1].returncode == -signal.SIGKILL, killed
+    assert ranks[0].returncode == 2, survivor
+    assert survivor.splitlines()[-1].startswith("vn train: another process of this training has ended")
+    assert "Traceback" not in survivor
 
 
 def test_a_batch_that_cannot_be_shared_is_refused_before_any_work(tmp_path, monkeypatch, vn_command):

@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 
+from .._files import first_line
+
 VERBS = {
     "check": "is a module equivariant? a row per layer, and the first one that breaks",
     "convert": "the authors' checkpoints as models of this library",
@@ -51,17 +53,35 @@ def main() -> None:
     module = import_module(f".{verb}", __package__)
     try:
         # A verb whose defaults depend on its arguments reads them itself.
-        read = getattr(module, "read", None)
-        sys.exit(read(arguments[1:]) if read else tyro.cli(module.run, prog=f"vn {verb}", args=arguments[1:]))
+        read, flags = getattr(module, "read", None), _spelled(arguments[1:])
+        sys.exit(read(flags) if read else tyro.cli(module.run, prog=f"vn {verb}", args=flags))
     except UserError as error:
         print(f"vn {verb}: {error}", file=sys.stderr)
         sys.exit(error.code)
-    except BrokenPipeError:  # whoever reads our output has seen enough: `vn train --help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
+    except (OSError, MemoryError) as error:
+        if isinstance(error, BrokenPipeError):  # whoever reads our output has seen enough: `vn train --help | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(128 + signal.SIGPIPE)
+        print(f"vn {verb}: {first_line(error)}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print(f"vn {verb}: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _spelled(arguments: list[str]) -> list[str]:
+    """Names of groups as they are written here, however they are typed.
+
+    >>> _spelled(["run", "--rotations", "so3", "Z", "--out", "so3"])
+    ['run', '--rotations', 'SO3', 'z', '--out', 'so3']
+    """
+    known = {name.lower(): name for name in ("I", "z", "SO3", "O3", "SE3")}
+    flag, spelled = "", []
+    for word in arguments:
+        flag = word if word.startswith("--") else flag
+        group = flag.endswith("rotations") or flag == "--group"
+        spelled.append(known.get(word.lower(), word) if group else word)
+    return spelled
 
 
 def _help() -> str:

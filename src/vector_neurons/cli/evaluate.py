@@ -1,12 +1,18 @@
 """`vn evaluate RUN --rotations SO3 --times 5`: the best model of a run on the test set."""
 
+import csv
+import io
+from functools import reduce
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from ..training import joined, read_settings, results, surfaces
+from .._files import first_line, write_file
+from ..tasks import Counts, add
+from ..training import find_run, joined, read_settings, results, surfaces
 from ..typing import Rotations
+from ..viz import page
 from . import UserError
 from .train import one_line
 
@@ -18,15 +24,17 @@ def run(
     rotations: tuple[Rotations, ...] | None = None,
     times: int = 1,
     device: str | None = None,
+    confusion: Path | None = None,
     meshes: int = 0,
 ) -> int:
-    """Test the best model of a run on the test set; the results are added to its test.json.
+    """Test the best model of a run on the test set, as a whole and class by class; the results are added to test.json.
 
     Args:
         run: folder of the run.
         rotations: kinds of poses, by default those the run was to be tested under.
         times: how often, each time with another fixed pose of every cloud: mean ± standard deviation.
         device: cpu, cuda or cuda:1, by default that of the training.
+        confusion: of a classification, write the confusion matrix to this file: .csv for numbers, .png for a picture.
         meshes: of a reconstruction, make meshes of so many test shapes and compare them with the true surfaces, too;
             their means are written to meshes.json.
     """
@@ -35,13 +43,49 @@ def run(
     if times < 1:
         raise UserError(f"--times takes 1 or more, got {times}")
     with one_line():
+        run = find_run(run)
         settings = read_settings(run)
+        if confusion is not None:
+            _check_matrix(confusion, settings.task)
         kinds = rotations or settings.protocol.test_rotations
         with joined(device or settings.machine.device) as here:
             tested = results.record(run, kinds, times, here)
-        if here.writes:
-            print(results.lines(tested.reports))
-        if here.writes and meshes:
+        if not here.writes:
+            return 0
+        print(results.lines(tested.reports))
+        counts = {kind: reduce(add, every) for kind, every in tested.counts.items()}  # of all times
+        if details := results.details(tested.task, counts):
+            print(f"\n{details}")
+        if confusion is not None:
+            _write_matrix(confusion, counts, tested.task.outputs)
+        if meshes:
             print("meshes, distances for a radius of 1:")
             print(results.lines(surfaces.record(run, kinds, meshes, device or settings.machine.device)))
     return 0
+
+
+def _check_matrix(file: Path, task: str) -> None:
+    if task != "classification":
+        raise UserError(f"--confusion is about classification, this run is a {task}")
+    if file.suffix.lower() not in (".csv", ".png"):
+        raise UserError(f"--confusion takes a file that ends in .csv or .png, got {file}")
+    if not file.parent.is_dir():
+        raise UserError(f"there is no folder {file.parent} to write {file.name} to")
+
+
+def _write_matrix(file: Path, counts: dict[Rotations, Counts], names: tuple[str, ...]) -> None:
+    matrices = {kind: counted["confusion"] for kind, counted in counts.items()}
+    try:
+        if file.suffix.lower() == ".png":
+            picture = io.BytesIO()
+            page.confusion(list(matrices.values()), list(matrices), names).savefig(picture, format="png", dpi=110)
+            write_file(file, picture.getvalue())
+        else:
+            text = io.StringIO()
+            table = csv.writer(text, lineterminator="\n")
+            table.writerow(["rotations", "class", *names])
+            for kind, matrix in matrices.items():
+                table.writerows([kind, name, *row] for name, row in zip(names, matrix.tolist(), strict=True))
+            write_file(file, text.getvalue())
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {first_line(error)}") from error

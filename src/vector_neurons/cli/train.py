@@ -41,9 +41,10 @@ T = TypeVar("T")
 class Options:
     """Train a network: vn train classification --data shapes --model dgcnn --neurons vector --train-rotations z
 
-    The task, classification, segmentation or reconstruction, comes first; or --resume RUN alone, to go on with a run as
-    if it had not stopped. A run is a folder: settings, metrics, curve, checkpoints. The best epoch on the validation
-    set is tested at the end. Many processes: torchrun --nproc-per-node 2 -m vector_neurons train ...
+    The task, classification, segmentation or reconstruction, comes first; or --resume RUN, to go on with a run as if it
+    had not stopped; --threads and --device may be others then, and --epochs more. A run is a folder: settings, metrics,
+    curve, checkpoints. The best epoch on the validation set is tested at the end. Many processes:
+    torchrun --nproc-per-node 2 -m vector_neurons train ...
     """
 
     preset: str | None = None
@@ -51,7 +52,7 @@ class Options:
     out: Path | None = None
     """folder of the run, by default runs/NAME"""
     resume: Path | None = None
-    """folder of a run to go on with"""
+    """folder of a run to go on with; one that is finished takes more --epochs"""
     clouds: Clouds = field(default_factory=Clouds)
     network: Network = field(default_factory=Network)
     recipe: Recipe = field(default_factory=Recipe)
@@ -61,23 +62,29 @@ class Options:
 
 def read(arguments: Sequence[str]) -> int:
     """Read the flags, with the defaults of the preset they name, and train."""
-    words = [word for argument in arguments for word in argument.split("=", 1)]
-    task = _task(arguments)
-    flags = arguments[1:] if task else arguments
-    default = Options()
-    if task:
-        name = words[words.index("--preset") + 1] if "--preset" in words[:-1] else None
-        chosen = starting_point(task) if name is None else _choose(name, presets(task))
-        default = Options(name, None, None, chosen.clouds, chosen.network, chosen.recipe, chosen.protocol)
-    options = tyro.cli(Options, args=flags, prog="vn train", default=default, config=(tyro.conf.OmitArgPrefixes,))
-    if options.resume is not None:
-        if options != replace(default, resume=options.resume) or task:
-            raise UserError("--resume takes its settings from the run: no task and no other flag goes with it")
+    task, resume, name = _task(arguments), _value(arguments, "--resume"), _value(arguments, "--preset")
+    flags, chosen = arguments[1:] if task else arguments, Settings()
+    if resume is not None:
         with one_line():
-            return run(read_settings(options.resume), options.resume, resume=True)
+            chosen = read_settings(Path(resume))
+    elif task:
+        chosen = starting_point(task) if name is None else _choose(name, presets(task))
+    groups = (chosen.clouds, chosen.network, chosen.recipe, chosen.protocol, chosen.machine)
+    default = Options(name, None, None if resume is None else Path(resume), *groups)
+    options = tyro.cli(Options, args=flags, prog="vn train", default=default, config=(tyro.conf.OmitArgPrefixes,))
+    settings = Settings(
+        task or chosen.task, options.clouds, options.network, options.recipe, options.protocol, options.machine
+    )
+    if options.resume is not None:
+        recipe = replace(settings.recipe, epochs=chosen.recipe.epochs)
+        machine = replace(settings.machine, threads=chosen.machine.threads, device=chosen.machine.device)
+        if task or replace(options, recipe=recipe, machine=machine) != default:
+            raise UserError(
+                "--resume takes its settings from the run: only --threads, --device and --epochs go with it"
+            )
+        return run(settings, options.resume, resume=True)
     if task is None:
         raise UserError(f"train what? vn train {' or '.join(get_args(TaskName))} [flags], or vn train --resume RUN")
-    settings = Settings(task, options.clouds, options.network, options.recipe, options.protocol, options.machine)
     return run(settings, options.out or Path("runs") / (options.preset or _name(settings)))
 
 
@@ -103,6 +110,12 @@ def one_line() -> Iterator[None]:
         raise UserError(str(error), code=128 + error.number) from error
     except (TrainingError, SettingsError, CheckpointError, DataError, StoreError, ImportError) as error:
         raise UserError(str(error)) from error
+
+
+def _value(arguments: Sequence[str], flag: str) -> str | None:
+    """The value of a flag, before all flags are read."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    return words[words.index(flag) + 1] if flag in words[:-1] else None
 
 
 def _task(arguments: Sequence[str]) -> TaskName | None:

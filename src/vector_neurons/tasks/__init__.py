@@ -3,6 +3,6 @@
 from .classification import Classification
 from .reconstruction import Reconstruction, reconstruct
 from .segmentation import Segmentation
-from .task import Counts, Task, add
+from .task import ClassReport, Counts, Task, add
 
-__all__ = ["Classification", "Counts", "Reconstruction", "Segmentation", "Task", "add", "reconstruct"]
+__all__ = ["ClassReport", "Classification", "Counts", "Reconstruction", "Segmentation", "Task", "add", "reconstruct"]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data import Cloud
-from .task import Counts, Task
+from .task import ClassReport, Counts, Task
 
 
 class Classification(Task):
@@ -49,3 +49,13 @@ class Classification(Task):
             "accuracy": 100 * (right.sum() / number.sum()).item(),
             "class_accuracy": 100 * each.mean().item(),
         }
+
+    def by_class(self, counts: Counts) -> list[ClassReport]:
+        """Accuracy of each class that occurs, and the classes it is most often taken for."""
+        reports = []
+        for label, row in enumerate(counts["confusion"].tolist()):
+            others = sorted((-count, self.outputs[i]) for i, count in enumerate(row) if count and i != label)
+            mistakes = ", ".join(f"{name} {-count}" for count, name in others[:3])
+            if total := sum(row):
+                reports.append(ClassReport(self.outputs[label], total, 100 * row[label] / total, mistakes))
+        return reports

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data import Cloud
-from .task import Counts, Task, fixed, real
+from .task import ClassReport, Counts, Task, fixed, real
 
 
 class Segmentation(Task):
@@ -22,8 +22,10 @@ class Segmentation(Task):
     name = "segmentation"
     metric = "instance_miou"
 
-    def __init__(self, parts: Sequence[str], parts_of: Bool[Tensor, "categories parts"]) -> None:
-        self.outputs, self.parts_of = tuple(parts), parts_of
+    def __init__(
+        self, parts: Sequence[str], parts_of: Bool[Tensor, "categories parts"], categories: Sequence[str] = ()
+    ) -> None:
+        self.outputs, self.parts_of, self.categories = tuple(parts), parts_of, tuple(categories)
 
     def logits(self, model: nn.Module, cloud: Cloud) -> Float[Tensor, "batch points parts"]:
         """What the model says of a batch."""
@@ -70,3 +72,9 @@ class Segmentation(Task):
             "category_miou": 100 * each.mean().item(),
             "accuracy": 100 * (counts["right"] / counts["points"]).item(),
         }
+
+    def by_class(self, counts: Counts) -> list[ClassReport]:
+        """Mean IoU of each category that occurs."""
+        means, shapes = (100 * real(counts["iou"]) / counts["shapes"]).tolist(), counts["shapes"].tolist()
+        named = zip(self.categories, shapes, means, strict=bool(self.categories))
+        return [ClassReport(name, number, mean) for name, number, mean in named if number]

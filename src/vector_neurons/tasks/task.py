@@ -1,7 +1,7 @@
 """What all tasks share."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -40,6 +40,19 @@ class Task(ABC):
     @abstractmethod
     def report(self, counts: Counts) -> dict[str, float]:
         """Numbers for people: percentages, from the sum of all counts."""
+
+    def by_class(self, counts: Counts) -> list["ClassReport"]:
+        """The same class by class, where there are classes."""
+        return []
+
+
+class ClassReport(NamedTuple):
+    """One class of a test: how many clouds it has, how good the model is at it in percent, what it takes it for."""
+
+    name: str
+    clouds: int
+    score: float
+    mistakes: str = ""
 
 
 def add(a: Counts | None, b: Counts) -> Counts:

@@ -4,7 +4,7 @@ from . import results, surfaces, tables, world
 from .checkpoint import CheckpointError
 from .limits import check
 from .loop import Progress, StoppedError, evaluate, fit, measure, report
-from .run import TrainingError, read_settings
+from .run import TrainingError, find_run, read_settings
 from .settings import Clouds, Machine, Network, Protocol, Recipe, Settings, SettingsError
 from .world import World, joined
 
@@ -23,6 +23,7 @@ __all__ = [
     "World",
     "check",
     "evaluate",
+    "find_run",
     "fit",
     "joined",
     "measure",

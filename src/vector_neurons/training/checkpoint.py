@@ -64,7 +64,7 @@ def read(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 def begun(folder: Path) -> bool:
     """Whether a checkpoint was ever finished here, whatever became of it."""
-    return folder.exists() or _previous(folder).exists() or (_part(folder) / CHECKSUMS).exists()
+    return any(map(os.path.exists, (folder, _previous(folder), _part(folder) / CHECKSUMS)))
 
 
 def load(folder: Path) -> torch.nn.Module:

@@ -109,7 +109,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run, one for every epoch; damaged ones are left out with a warning, a last, cut one without."""
     path = folder / METRICS
     try:
-        texts = path.read_bytes().decode(errors="replace").split("\n") if path.exists() else [""]
+        texts = path.read_bytes().decode(errors="replace").split("\n") if os.path.exists(path) else [""]
     except OSError as error:
         raise TrainingError(f"{path} cannot be read: {first_line(error)}") from error
     cut = texts.pop()  # what stands behind the last end of a line

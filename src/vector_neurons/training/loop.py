@@ -5,6 +5,7 @@ So a run that was stopped goes on as if it had not been, and the number of proce
 """
 
 import copy
+import os
 import signal
 import time
 import warnings
@@ -69,7 +70,7 @@ def fit(settings: Settings, folder: Path, world: World | None = None, *, resume:
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
     # Before the processes have met: after that, the first one writes.
-    begun = checkpoint.begun(folder / "last") or not (folder / CONFIG).exists() or bool(read_metrics(folder))
+    begun = checkpoint.begun(folder / "last") or not os.path.exists(folder / CONFIG) or bool(read_metrics(folder))
     train, val = _open(settings, ("train", "val"), world)
     steps = len(train) // recipe.batch
     if steps == 0:

@@ -1,7 +1,7 @@
 """Results of a run on the test set, in its `test.json`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple, get_args
@@ -87,3 +87,23 @@ def lines(results: Results) -> str:
         for kind, reports in results.items()
     ]
     return "\n".join([head, *rows])
+
+
+def details(task: Task, counts: Mapping[Rotations, Counts]) -> str:
+    """A table for the console, a row for every class: its score in percent under each kind of rotations."""
+    every = {kind: task.by_class(counted) for kind, counted in counts.items()}
+    first = next(iter(every.values()))
+    if not first:
+        return ""
+    width = max(len("class"), *(len(one.name) for one in first)) + 2
+    head = "class".ljust(width) + "clouds".rjust(7) + "".join(kind.rjust(8) for kind in every)
+    mistakes = list(every.values())[-1]
+    if any(one.mistakes for one in mistakes):
+        head += f"  mistaken for ({list(every)[-1]})"
+    rows = [
+        f"{one.name.ljust(width)}{one.clouds:7,}"
+        + "".join(f"{reports[i].score:8.2f}" for reports in every.values())
+        + f"  {mistakes[i].mistakes}"
+        for i, one in enumerate(first)
+    ]
+    return "\n".join(row.rstrip() for row in [head, *rows])

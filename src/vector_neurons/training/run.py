@@ -46,7 +46,7 @@ def read_settings(folder: Path) -> Settings:
         raise TrainingError(f"{path} cannot be used: {error}") from error
 
 
-def find(folder: Path) -> Path:
+def find_run(folder: Path) -> Path:
     """The folder of a run, also by that of its best model."""
     above = folder.resolve().parent if folder.name == BEST else folder
     return above if above != folder and (above / CONFIG).is_file() else folder

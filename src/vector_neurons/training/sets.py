@@ -64,11 +64,15 @@ def shapes_size(clouds: Clouds, split: str) -> int | None:
 def make_task(settings: Settings, data: Dataset, threshold: float | None = None) -> Task:
     """What is to be learned from this data; `threshold` is the one at which a reconstruction is to be tested."""
     if settings.task == "classification":
+        if len(data.classes) < 2:
+            raise DataError(
+                f"there is one class only, {data.classes[0]!r}: put the files of each class into a folder of its own"
+            )
         return Classification(data.classes)
     if settings.task == "reconstruction":
         return Reconstruction(threshold)
     assert data.parts_of is not None  # checked with the settings
-    return Segmentation(data.parts, data.parts_of)
+    return Segmentation(data.parts, data.parts_of, data.classes)
 
 
 def make_network(settings: Settings, data: Dataset) -> Model:

@@ -1,0 +1,254 @@
+"""Runs that were damaged, moved under other data, or are in use: refused or repaired, never silently wrong."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import metrics, tiny
+
+from vector_neurons.data import DataError
+from vector_neurons.training import (
+    SettingsError,
+    TrainingError,
+    check,
+    evaluate,
+    fit,
+    loop,
+    read_settings,
+    results,
+)
+from vector_neurons.training.log import METRICS, Log, read_metrics
+from vector_neurons.training.settings import Clouds, Machine, Network, Protocol, Recipe, Settings
+
+GROUPS = {"clouds": Clouds, "network": Network, "recipe": Recipe, "protocol": Protocol, "machine": Machine}
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    fit(tiny(), folder)
+    results.record(folder, ["z"])
+    return folder
+
+
+@pytest.fixture
+def run(straight, tmp_path):
+    return shutil.copytree(straight, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Files of two classes."""
+    folder = tmp_path_factory.mktemp("files")
+    for number in range(40):
+        file = folder / "files" / ("ball" if number % 2 else "stick") / f"{number}.npy"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(file, np.random.default_rng(number).normal(size=(80, 3)) * (1, 1, 1 if number % 2 else 9))
+    return folder / "files"
+
+
+def test_other_classes_are_refused_wherever_a_model_meets_data(files, tmp_path):
+    source = shutil.copytree(files, tmp_path / "files")
+    where = {"data": "folder", "folder": str(source), "data_root": str(tmp_path / "packs"), "size": None}
+    fit(tiny(**where, epochs=1), tmp_path / "run")
+    results.record(tmp_path / "run", ["SO3"])
+    before = (tmp_path / "run" / "test.json").read_bytes()
+    (source / "ball").rename(source / "zeppelin")  # now the first class is the other one
+    with pytest.raises(TrainingError, match=r"other classes.*only the model has ball; only the data has zeppelin"):
+        results.record(tmp_path / "run", ["SO3"])
+    assert (tmp_path / "run" / "test.json").read_bytes() == before
+    with pytest.raises(TrainingError, match="only the data has zeppelin"):
+        fit(tiny(**where, epochs=2), tmp_path / "run", resume=True)
+
+
+def test_files_without_class_folders_are_no_classification(files, tmp_path):
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for file in files.rglob("*.npy"):
+        shutil.copy(file, flat)
+    where = {"data": "folder", "folder": str(flat), "data_root": str(tmp_path / "packs"), "size": None}
+    with pytest.raises(DataError, match="one class only"):
+        fit(tiny(**where), tmp_path / "run")
+
+
+def test_a_run_stopped_before_its_first_checkpoint_starts_again(straight, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(straight / "config.json", run)
+    (run / "last.part").mkdir()
+    shutil.copy(straight / "last" / "model.safetensors", run / "last.part")  # killed in the middle of it
+    fit(tiny(), run, resume=True)
+    assert metrics(run) == metrics(straight)
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_started_again(run):
+    for name in ("last", "last.previous"):
+        shutil.rmtree(run / name)
+    with pytest.raises(ValueError, match="no checkpoint"):
+        fit(tiny(), run, resume=True)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from vector_neurons.training.run import alone
+with alone(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_two_processes_do_not_resume_the_same_run(run):
+    command = [sys.executable, "-c", HOLD, run]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(TrainingError, match=rf"is in use: process {holder.pid} on "):
+            fit(tiny(epochs=3), run, resume=True)
+        holder.kill()
+    fit(tiny(epochs=3), run, resume=True)  # a lock dies with its process
+    assert not (run / "lock").exists()
+
+
+def test_more_epochs_go_on_with_a_finished_run(run):
+    assert fit(tiny(epochs=3), run, resume=True).epoch == 3
+    assert read_settings(run).recipe.epochs == 3
+    assert [line["epoch"] for line in metrics(run)] == [1, 2, 3]
+    with pytest.raises(TrainingError, match="has 3 epochs already"):
+        fit(tiny(epochs=1), run, resume=True)
+
+
+@pytest.mark.parametrize("hurt", ["first line", "gone", "empty", "folder of bytes"])
+def test_metrics_that_were_lost_are_restored_and_said(straight, run, capsys, hurt):
+    path = run / METRICS
+    lines = path.read_text().splitlines()
+    damaged = {
+        "first line": f"{lines[0][:30]}\n{lines[1]}\n".encode(),
+        "empty": b"",
+        "folder of bytes": b"\xff\xfe\n" + lines[1].encode() + b"\n",
+    }
+    if hurt == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(damaged[hurt])
+    fit(tiny(), run, resume=True)
+    assert metrics(run) == metrics(straight)
+    lost = "1, 2" if hurt in ("gone", "empty") else "1"
+    assert f"had lost epochs {lost}: restored" in capsys.readouterr().err
+
+
+def test_a_damaged_line_does_not_hide_the_others(run):
+    lines = (run / METRICS).read_text().splitlines()
+    for bad in ("{}", "[1]", '{"epoch": "one"}', '{"epoch": 1, "train": {}, "val": {}}', "x", "[" * 50_000):
+        (run / METRICS).write_text(f"{bad}\n{lines[1]}\n")
+        with pytest.warns(UserWarning, match="line 1 cannot be read"):
+            assert [line["epoch"] for line in read_metrics(run)] == [2]
+        with pytest.warns(UserWarning, match="line 1 cannot be read"):
+            Log(run, epochs=2).draw("accuracy")
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_damaged_best_model_is_not_replaced_by_another(run):
+    shutil.copytree(run / "best", run / "best.previous", dirs_exist_ok=True)  # of an earlier epoch
+    before = (run / "test.json").read_bytes()
+    flip(run / "best" / "model.safetensors")
+    with pytest.raises(ValueError, match=r"best is damaged: model.safetensors changed"):
+        results.record(run, ["SO3"])
+    assert (run / "test.json").read_bytes() == before
+    with pytest.warns(UserWarning, match="best is damaged"):
+        progress = fit(tiny(epochs=3), run, resume=True)
+    assert progress.best_epoch == 3
+    assert evaluate(run, ["SO3"])[1]["SO3"]
+
+
+def test_a_best_model_that_was_not_renamed_yet_is_the_best(run):
+    expected = load_file(run / "best" / "model.safetensors")
+    (run / "best").rename(run / "best.part")
+    assert evaluate(run, ["SO3"])[1]["SO3"]
+    fit(tiny(), run, resume=True)
+    assert all(torch.equal(x, expected[name]) for name, x in load_file(run / "best" / "model.safetensors").items())
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"z": 3}', '{"z": []}', '{"z": [{"accuracy": "x"}]}', '{"y": [{}]}'])
+def test_damaged_results_are_said_before_the_work(run, monkeypatch, content):
+    (run / "test.json").write_text(content)
+    monkeypatch.setattr(loop, "evaluate", lambda *_: pytest.fail("worked for nothing"))
+    with pytest.raises(TrainingError, match=r"test.json is damaged[^\n]*move it away$"):
+        results.record(run, ["SO3"])
+
+
+def wrong():
+    """Every setting with a value of another type, and what is no settings at all."""
+    for group, kind in GROUPS.items():
+        for field in fields(kind):
+            yield f"{group}.{field.name}", group, field.name
+        yield f"{group}.unknown", group, "unknown"
+        yield f"{group} of another type", group, None
+
+
+@pytest.mark.parametrize(("group", "name"), [pytest.param(*x[1:], id=x[0]) for x in wrong()])
+def test_settings_of_another_type_are_refused(group, name):
+    for value in ({}, [[1]], 10**400, "x" if name not in ("data_root", "folder", "device") else 1):
+        saved = json.loads(json.dumps(tiny().as_dict()))
+        saved[group] = value if name is None else saved[group] | {name: value}
+        if name is None and value == {}:
+            continue  # all of them at their defaults
+        with pytest.raises(SettingsError) as caught:
+            Settings.from_dict(saved)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", "{", '{"task": 3}', "[" * 100_000, '{"task": ' + "9" * 5_000 + "}"]
+)
+def test_a_damaged_config_is_one_line(run, content):
+    (run / "config.json").write_text(content)
+    with pytest.raises(TrainingError, match=r"config.json (is damaged|cannot be used)[^\n]*$"):
+        evaluate(run, ["SO3"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"threads": 100_000}, "--threads takes at most 1,024"),
+        ({"points": 10**8, "pool": 10**8}, "--points takes at most"),
+        ({"widths": (10**8, 12)}, "--widths takes at most"),
+        ({"widths": ()}, "--widths takes 1 to 64 layers"),
+        ({"hidden": (16,) * 65}, "--hidden takes 1 to 64 layers"),
+        ({"embedding": 0}, "--embedding takes 3 or more"),
+        ({"batch": 14 * 10**6}, "--batch takes at most"),
+    ],
+)
+def test_sizes_have_bounds_in_training_and_in_testing(run, changes, why):
+    with pytest.raises(SettingsError, match=why):
+        check(tiny(**changes))
+    (run / "config.json").write_text(json.dumps(tiny(**changes).as_dict()))
+    with pytest.raises((SettingsError, TrainingError), match=why):
+        evaluate(run, ["SO3"])
+
+
+def test_a_curve_that_cannot_be_written_does_not_end_a_run(tmp_path, capsys):
+    (tmp_path / "run" / "curve.png").mkdir(parents=True)
+    fit(tiny(epochs=1), tmp_path / "run")
+    assert "curve.png cannot be written" in capsys.readouterr().err
+    assert len(metrics(tmp_path / "run")) == 1
+
+
+def test_a_name_that_no_file_can_have_is_one_line(tmp_path):
+    for act in (lambda path: fit(tiny(), path), lambda path: read_settings(path)):
+        with pytest.raises(TrainingError) as caught:
+            act(Path(tmp_path) / ("x" * 300))
+        assert "\n" not in str(caught.value)
