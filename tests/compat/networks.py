@@ -103,7 +103,7 @@ class VNPointNetPartSeg(nn.Module):
         out_max = torch.cat([torch.max(out5, -1)[0], label.squeeze(1)], 1)
         expand = out_max.view(-1, W2048 * 6 + 16, 1).repeat(1, 1, N)
         out1234 = torch.cat((out1, out2, out3, out4), dim=1)
-        out1234 = torch.einsum("bijm,bjkm->bikm", out1234, trans).reshape(B, -1, N)
+        out1234 = torch.einsum("bijm,bjkm->bikm", out1234, trans).view(B, -1, N)
         net = torch.cat([expand, out1234, out5], 1)
         for number in (1, 2, 3):
             net = F.relu(getattr(self, f"bns{number}")(getattr(self, f"convs{number}")(net)))
@@ -171,7 +171,7 @@ class VNDGCNNPartSeg(nn.Module):
         x = self.conv6(x123)
         mean = x.mean(dim=-1, keepdim=True).expand(x.size())
         x, z0 = self.std_feature(torch.cat((x, mean), 1))
-        x123 = torch.einsum("bijm,bjkm->bikm", x123, z0).reshape(batch_size, -1, num_points)
+        x123 = torch.einsum("bijm,bjkm->bikm", x123, z0).view(batch_size, -1, num_points)
         x = x.view(batch_size, -1, num_points).max(dim=-1, keepdim=True)[0]
         l = self.conv7(l.view(batch_size, -1, 1))
         x = torch.cat((x, l), dim=1).repeat(1, 1, num_points)
