@@ -193,6 +193,7 @@ def test_softplus_has_finite_gradients_where_a_vector_is_parallel_to_its_directi
         (lambda: vnn.VNSimpleLinear(6, 4, bias=True), "VNSimpleLinear has no bias"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_arguments_of_other_copies_are_refused_in_one_line(build, words):
     with pytest.raises((TypeError, ValueError), match=words) as caught:
         build()
