@@ -1,13 +1,22 @@
 """`vn convert old.pth new/`: the authors' checkpoints as models of this library."""
 
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+from safetensors import SafetensorError
 
+from .._files import check_regular, first_line
 from ..models import OccupancyNetwork, reference, store
 from . import UserError
+
+NAMES_MAX_BYTES = 2**20  # of a text file of class names
 
 
 def run(
@@ -23,8 +32,8 @@ def run(
     """Write a checkpoint of the repositories vnn, vnn-pc or vnn-neural-implicits as a folder for `vector_neurons.load`.
 
     Args:
-        checkpoint: the authors' file: VN-PointNet or VN-DGCNN, classification or part segmentation, or one of the
-            three occupancy networks.
+        checkpoint: the authors' file: VN-PointNet or VN-DGCNN, or their scalar baselines, classification or part
+            segmentation, or one of the three occupancy networks.
         folder: where to write model.safetensors and config.json.
         k: neighbours it was trained with; by default the paper's.
         legacy: keep the authors' absolute eps, for identical outputs; --no-legacy follows the paper.
@@ -32,22 +41,51 @@ def run(
         up: the axis that pointed up in its training data; the authors' ModelNet40 and ShapeNet-Part have y up.
     """
     try:
+        names = None if class_names is None else _lines(class_names)
         model = reference.load(checkpoint, k=k, legacy=legacy)
-        names = (
-            None
-            if class_names is None
-            else [line.strip() for line in class_names.read_text().splitlines() if line.strip()]
-        )
         outputs = model.arguments.get("classes", model.arguments.get("parts", 1))
         if names is not None and len(names) != outputs:
             raise UserError(f"{class_names} names {len(names)} outputs, the model has {outputs}")
         meaning = store.Meaning(classes=names, up=up)
         if isinstance(model, OccupancyNetwork):  # OccNet's frame, and the paper's points and threshold
             meaning = replace(meaning, normalisation="unit_cube", points=300, threshold=0.2)
-        store.save(model, folder, meaning)
-    except (ValueError, OSError) as error:
+        with _whole(folder) as part:
+            store.save(model, part, meaning)
+    except OSError as error:
+        raise UserError(first_line(error)) from error
+    except SafetensorError as error:  # how it reports a full disk
+        raise UserError(f"{folder} cannot be written: {first_line(error)}") from error
+    except ValueError as error:
         raise UserError(str(error)) from error
     count = sum(p.numel() for p in model.parameters())
-    pool = f", pool {model.arguments['pool']}" if "pool" in model.arguments else ""
+    pool = f", pool {model.arguments['pool']}" if model.arguments.get("pool") else ""
     print(f"{folder}: {type(model).__name__} with {outputs} outputs, {count:,} parameters{pool}")
     return 0
+
+
+def _lines(path: Path) -> list[str]:
+    check_regular(path, NAMES_MAX_BYTES)
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no text file: {first_line(error)}") from error
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder`, whose files move there when all are written; if that fails, nothing remains."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # its name may be too long, or a file's: before any writing
+        part = Path(tempfile.mkdtemp(prefix=".convert-", dir=folder))
+        try:
+            yield part
+            for file in sorted(part.iterdir(), reverse=True):  # config.json last: without it a folder is no model
+                os.replace(file, folder / file.name)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    except BaseException:
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()
+        raise

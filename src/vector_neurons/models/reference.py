@@ -1,159 +1,33 @@
 """The authors' checkpoints (repositories vnn, vnn-pc, vnn-neural-implicits) as models of this library, same outputs.
 
 Theirs and ours differ in the names of parameters and in the order of invariants: there channel by channel, here frame
-vector by frame vector. Two PointNets there end in a log-softmax; ours end in logits, so that
-`log_softmax(ours) = theirs`.
+vector by frame vector. Their PointNets end in a log-softmax; ours end in logits, so that `log_softmax(ours) = theirs`.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..typing import Neurons
+from . import pth
 from .base import Model
-from .dgcnn import DGCNN, DGCNNSegmenter
 from .occupancy import OccupancyNetwork
-from .pointnet import PointNet, PointNetSegmenter
+from .pth import CheckpointError
+from .reference_names import BLOCK, NETWORKS, OCCUPANCY, Names, Network
 
 # Where the authors' code differs from the paper: an absolute eps, and VN-In over [V, mean] instead of V.
 LEGACY: dict[str, Any] = {"eps": 1e-6, "read_mean": True}
+REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+SHOWN = 3  # names of each kind in a message
 
-
-class CheckpointError(ValueError):
-    """Something that is none of the authors' checkpoints; the message is one line."""
-
-
-class Network(NamedTuple):
-    """How to recognise one of the authors' networks, and what becomes of its parameters."""
-
-    model: type[Model]
-    marks: tuple[str, ...]  # parameters only this network has
-    names: tuple[tuple[str, str], ...]  # their names → ours, tried in this order
-    last: str  # the parameter whose first axis counts the outputs
-    pool: str  # a parameter it has with max pooling only
-    first: str  # our parameter that reads invariants ...
-    reads: tuple[tuple[int, int], ...]  # ... in groups: (vectors, or 0 for plain numbers; columns)
-
-
-FRAME = (
-    (r"std_feature\.vn1\.", "encoder.read.to_frame.0."),
-    (r"std_feature\.vn2\.", "encoder.read.to_frame.1."),
-    (r"std_feature\.vn_lin\.", "encoder.read.to_frame.2."),
-)
-TRANSFORM = (
-    (r"conv_pos\.", "encoder.stem.blocks.0."),
-    (r"pool\.map_to_dir\.", "encoder.stem.pool.direction."),
-    (r"fstn\.conv1\.", "encoder.transform.every.0."),
-    (r"fstn\.conv2\.", "encoder.transform.every.1."),
-    (r"fstn\.conv3\.", "encoder.transform.every.2."),
-    (r"fstn\.pool\.map_to_dir\.", "encoder.transform.pool.direction."),
-    (r"fstn\.fc1\.", "encoder.transform.overall.0."),
-    (r"fstn\.fc2\.", "encoder.transform.overall.1."),
-    (r"fstn\.fc3\.map_to_feat\.", "encoder.transform.overall.2."),
-)
-BLOCK = ((r"\.map_to_feat\.", ".linear."), (r"\.map_to_dir\.", ".direction."), (r"\.batchnorm\.bn\.", ".norm.bn."))
-
-NETWORKS = {
-    "VN-DGCNN, classification": Network(
-        DGCNN,
-        ("conv5.map_to_feat.weight", "linear1.weight"),
-        (
-            *((rf"conv{i + 1}\.", f"encoder.convolutions.{i}.blocks.0.") for i in range(4)),
-            *((rf"pool{i + 1}\.map_to_dir\.", f"encoder.convolutions.{i}.pool.direction.") for i in range(4)),
-            (r"conv5\.", "encoder.embed."),
-            *FRAME,
-            *((rf"linear{i + 1}\.", f"head.blocks.{i}.linear.") for i in range(2)),
-            *((rf"bn{i + 1}\.", f"head.blocks.{i}.norm.bn.") for i in range(2)),
-            (r"linear3\.", "head.logits."),
-        ),
-        "linear3.weight",
-        "pool1.map_to_dir.weight",
-        "head.blocks.0.linear.weight",
-        ((682, 2046), (682, 2046)),
-    ),
-    "VN-DGCNN, part segmentation": Network(
-        DGCNNSegmenter,
-        ("conv6.map_to_feat.weight", "conv11.weight"),
-        (
-            *((rf"conv{i + 1}\.", f"encoder.convolutions.{i // 2}.blocks.{i % 2}.") for i in range(5)),
-            *((rf"pool{i + 1}\.map_to_dir\.", f"encoder.convolutions.{i}.pool.direction.") for i in range(3)),
-            (r"conv6\.", "encoder.embed."),
-            *FRAME,
-            (r"conv7\.0\.", "category.linear."),
-            (r"conv7\.1\.", "category.norm.bn."),
-            *((rf"conv{i + 8}\.0\.", f"head.blocks.{i}.linear.") for i in range(3)),
-            *((rf"conv{i + 8}\.1\.", f"head.blocks.{i}.norm.bn.") for i in range(3)),
-            (r"conv11\.", "head.logits."),
-            (r"bn\d+\..*", ""),  # the same tensors a second time
-        ),
-        "conv11.weight",
-        "pool1.map_to_dir.weight",
-        "head.blocks.0.linear.weight",
-        ((682, 2046), (0, 64), (63, 189)),
-    ),
-    "VN-PointNet, classification": Network(
-        PointNet,
-        ("feat.conv_pos.map_to_feat.weight", "fc3.weight"),
-        (
-            *TRANSFORM,
-            (r"conv1\.", "encoder.before.0."),
-            (r"conv2\.", "encoder.after.0."),
-            (r"conv3\.map_to_feat\.", "encoder.embed."),
-            (r"bn3\.bn\.", "encoder.norm.bn."),
-            *FRAME,
-            *((rf"fc{i + 1}\.", f"head.blocks.{i}.linear.") for i in range(2)),
-            *((rf"bn{i + 1}\.", f"head.blocks.{i}.norm.bn.") for i in range(2)),
-            (r"fc3\.", "head.logits."),
-        ),
-        "fc3.weight",
-        "feat.pool.map_to_dir.weight",
-        "head.blocks.0.linear.weight",
-        ((682, 2046),),
-    ),
-    "VN-PointNet, part segmentation": Network(
-        PointNetSegmenter,
-        ("conv_pos.map_to_feat.weight", "convs4.weight"),
-        (
-            *TRANSFORM,
-            *((rf"conv{i + 1}\.", f"encoder.before.{i}.") for i in range(3)),
-            (r"conv4\.", "encoder.after.0."),
-            (r"conv5\.map_to_feat\.", "encoder.embed."),
-            (r"bn5\.bn\.", "encoder.norm.bn."),
-            *FRAME,
-            *((rf"convs{i + 1}\.", f"head.blocks.{i}.linear.") for i in range(3)),
-            *((rf"bns{i + 1}\.", f"head.blocks.{i}.norm.bn.") for i in range(3)),
-            (r"convs4\.", "head.logits."),
-        ),
-        "convs4.weight",
-        "pool.map_to_dir.weight",
-        "head.blocks.0.linear.weight",
-        ((1364, 4092), (0, 16), (275, 825), (1364, 4092)),
-    ),
+# Networks that are known and not here: a parameter that tells them, and what to do.
+ELSEWHERE = {
+    "decoder.z_in.map_to_feat.weight": "NDF's VNNOccNet, whose layers have other slopes than the authors' occupancy "
+    "networks: keep its code, with its layers from vector_neurons.compat.vnn",
 }
-
-
-# Their occupancy networks: an encoder of vectors or of numbers, a decoder of invariants or of coordinates.
-OCCUPANCY = (
-    (r"encoder\.conv_pos\.", "encoder.stem.blocks.0."),
-    (r"encoder\.fc_pos\.", "encoder.embed."),
-    (r"encoder\.block_(\d)\.actvn_0\.map_to_dir\.", r"encoder.blocks.\1.bend_in.direction."),
-    (r"encoder\.block_(\d)\.actvn_1\.map_to_dir\.", r"encoder.blocks.\1.bend_out.direction."),
-    (r"encoder\.block_(\d)\.fc_0\.", r"encoder.blocks.\1.linear_in."),
-    (r"encoder\.block_(\d)\.fc_1\.", r"encoder.blocks.\1.linear_out."),
-    (r"encoder\.block_(\d)\.shortcut\.", r"encoder.blocks.\1.shortcut."),
-    (r"encoder\.actvn_c\.map_to_dir\.", "bend.direction."),
-    (r"encoder\.fc_c\.", "to_code."),
-    (r"decoder\.c_in\.", "decoder.queries.partner."),
-    (r"decoder\.fc_in\.", "decoder.queries.linear."),
-    (r"decoder\.fc_p\.", "decoder.queries.place."),
-    (r"decoder\.fc_c\.", "decoder.queries.code."),
-    (r"decoder\.block(\d)\.fc_0\.", r"decoder.blocks.\1.linear_in."),
-    (r"decoder\.block(\d)\.fc_1\.", r"decoder.blocks.\1.linear_out."),
-    (r"decoder\.fc_out\.", "decoder.logits."),
-)
 
 
 def load(source: str | Path | Mapping[str, Any], *, k: int | None = None, legacy: bool = True) -> Model:
@@ -162,75 +36,115 @@ def load(source: str | Path | Mapping[str, Any], *, k: int | None = None, legacy
     `k` is the number of neighbours it was trained with, which no checkpoint tells (default: the paper's). With
     `legacy` the outputs are the authors' own; without, their absolute eps is left out, as in the paper.
     """
-    state = _unwrapped(_read(Path(source)) if isinstance(source, str | Path) else source)
+    state = _unwrapped(pth.read(Path(source)) if isinstance(source, str | Path) else source)
+    for mark, what in ELSEWHERE.items():
+        if mark in state:
+            raise CheckpointError(f"this is {what}")
     if "encoder.fc_c.weight" in state or "encoder.fc_c.map_to_feat.weight" in state:
         return _occupancy(state, k=k, legacy=legacy)
     title, network = _recognise(state)
-    arguments = dict(LEGACY) if legacy else {**LEGACY, "eps": None}
-    arguments["pool"] = "max" if network.pool in state else "mean"
     last = state[network.last]
-    model = network.model(last.shape[0], **arguments, **({} if k is None else {"k": k})).to(last.dtype)
+    outputs = last.shape[0] if last.ndim and last.numel() else 1  # an empty tensor could have any shape
+    arguments: dict[str, Any] = {} if k is None else {"k": k}
+    if network.neurons == "vector":
+        arguments |= LEGACY if legacy else {**LEGACY, "eps": None}
+        arguments["pool"] = "max" if network.pool in state else "mean"
+    else:
+        arguments["neurons"] = "scalar"
     renamed = {ours: tensor for ours, tensor in ((_rename(name, network), t) for name, t in state.items()) if ours}
-    # Their layers at points are convolutions of size 1, their matrices have a third axis.
-    renamed = {name: t.squeeze(-1) if t.ndim == 3 else t for name, t in renamed.items()}
-    try:
-        renamed[network.first] = _reorder(renamed[network.first], network.reads)
-        model.load_state_dict(renamed)
-    except (RuntimeError, KeyError) as error:
-        line = " ".join(str(error).split()[:40])
-        raise CheckpointError(f"this looks like {title}, but its parameters do not fit: {line}") from error
-    return model.eval()
+
+    def change(weights: dict[str, Tensor]) -> None:
+        if network.first:
+            weights[network.first] = _reorder(weights[network.first], network.reads)
+        if network.identity:
+            bias = weights[network.identity]
+            weights[network.identity] = bias - torch.eye(3, dtype=bias.dtype).flatten()
+
+    return _filled(title, lambda: network.model(outputs, **arguments), renamed, network.names, last.dtype, change)
 
 
 def _occupancy(state: Mapping[str, Tensor], *, k: int | None, legacy: bool) -> Model:
-    turns = "encoder.conv_pos.map_to_feat.weight" in state
-    renamed = {_first(OCCUPANCY, name).replace(".map_to_feat.", "."): tensor for name, tensor in state.items()}
-    renamed = {
-        name.replace("stem.blocks.0.weight", "stem.blocks.0.linear.weight").replace(".map_to_dir.", ".direction."): t
-        for name, t in renamed.items()
-    }
-    try:
-        code, hidden = renamed["to_code.weight"].shape
-        logits = renamed["decoder.logits.weight"]
-        model = OccupancyNetwork(
-            neurons="vector" if turns else "scalar",
+    neurons: Neurons = "vector" if "encoder.fc_c.map_to_feat.weight" in state else "scalar"
+    vector = neurons == "vector"
+    renamed = {_rename_by(OCCUPANCY[neurons], name): tensor for name, tensor in state.items()}
+    for ours in ("to_code.weight", "decoder.logits.weight"):  # they tell the sizes of all others
+        if ours not in renamed or renamed[ours].ndim != 2 or not renamed[ours].numel():
+            name = _undo(OCCUPANCY[neurons], ours)
+            raise CheckpointError(
+                f"this looks like an occupancy network, but its parameters do not fit: there is no matrix {name}"
+            )
+    to_code, logits = renamed["to_code.weight"], renamed["decoder.logits.weight"]
+    code, hidden = to_code.shape
+
+    def build() -> Model:
+        return OccupancyNetwork(
+            neurons=neurons,
             decoder="plain" if "decoder.queries.place.weight" in renamed else "invariant",
-            code=3 * code if turns else code,
-            hidden=3 * hidden if turns else hidden,
+            code=3 * code if vector else code,
+            hidden=3 * hidden if vector else hidden,
             decoder_hidden=logits.shape[1],
             invariants="product",
-            eps=1e-6 if legacy and turns else None,
+            eps=1e-6 if legacy and vector else None,
             k=20 if k is None else k,
-        ).to(logits.dtype)
-        for name in ("linear_in", "shortcut") if not turns else ():
+        )
+
+    def change(weights: dict[str, Tensor]) -> None:
+        for name in ("linear_in", "shortcut") if not vector else ():
             for block in range(1, 5):  # they put the pool after a point's own numbers, we before
                 weight = f"encoder.blocks.{block}.{name}.weight"
-                renamed[weight] = torch.cat(renamed[weight].tensor_split(2, dim=1)[::-1], dim=1)
-        model.load_state_dict(renamed)
-    except (RuntimeError, KeyError) as error:
-        line = " ".join(str(error).split()[:40])
-        raise CheckpointError(f"this looks like an occupancy network, but its parameters do not fit: {line}") from error
+                weights[weight] = torch.cat(weights[weight].tensor_split(2, dim=1)[::-1], dim=1)
+
+    return _filled("an occupancy network", build, renamed, OCCUPANCY[neurons], logits.dtype, change)
+
+
+def _filled(
+    title: str,
+    build: Callable[[], Model],
+    weights: dict[str, Tensor],
+    names: Names,
+    dtype: torch.dtype,
+    change: Callable[[dict[str, Tensor]], None],
+) -> Model:
+    """The model with the weights, built only when it is known that all of them fit."""
+    # Their layers at points are convolutions of size 1, their matrices have further axes.
+    weights = {name: t.flatten(1) if t.ndim > 2 and t.shape[2:].numel() == 1 else t for name, t in weights.items()}
+    try:
+        with torch.device("meta"):
+            expected = build().state_dict()
+    except (ValueError, RuntimeError) as error:
+        raise CheckpointError(f"this looks like {title}, but there is none of its sizes: {error}") from error
+    if misfit := _misfit(expected, weights, names):
+        raise CheckpointError(f"this looks like {title}, but its parameters do not fit: {misfit}")
+    change(weights)
+    model = build().to(dtype)
+    model.load_state_dict(weights)
     return model.eval()
 
 
-def _read(path: Path) -> Any:
-    if not path.is_file():
-        raise CheckpointError(f"there is no file {path}")
-    try:
-        with torch.serialization.safe_globals(_numbers()):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise CheckpointError(
-            f"{path} is not a file of plain weights: save its state_dict() alone, with the code that made it"
-        ) from error
+def _misfit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], names: Names) -> str:
+    """Which parameters are not as expected, in the authors' names; nothing if all are."""
 
+    def shown(kind: str, which: Iterable[str]) -> list[str]:
+        all_of = list(which)
+        more = ["..."] if len(all_of) > SHOWN else []
+        return [f"{len(all_of)} {kind} ({', '.join([*all_of[:SHOWN], *more])})"] if all_of else []
 
-def _numbers() -> list[Any]:
-    """The authors keep accuracies beside the weights as NumPy numbers, which are harmless."""
-    import numpy as np
+    def theirs(name: str) -> str:
+        line = _undo(names, name)
+        return line if line.isprintable() and len(line) <= 100 else repr(line[:100])
 
-    scalar = np.float64(0).__reduce__()[0]
-    return [scalar, (scalar, "numpy.core.multiarray.scalar"), np.dtype, np.dtypes.Float64DType, np.dtypes.Float32DType]
+    wrong = (
+        f"{theirs(name)} is {tuple(found[name].shape)}, not {tuple(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in found and found[name].shape != tensor.shape
+    )
+    return "; ".join(
+        [
+            *shown("missing", (theirs(name) for name in expected if name not in found)),
+            *shown("unexpected", (theirs(name) for name in found if name not in expected)),
+            *shown("of another shape", wrong),
+        ]
+    )
 
 
 def _unwrapped(source: Any) -> dict[str, Tensor]:
@@ -241,7 +155,13 @@ def _unwrapped(source: Any) -> dict[str, Tensor]:
         raise CheckpointError(
             "a checkpoint must be a state dict, or hold one under 'model_state_dict', 'state_dict' or 'model'"
         )
-    return {str(name).removeprefix("module."): value for name, value in source.items()}
+    state = {str(name).removeprefix("module."): value for name, value in source.items()}
+    for name, tensor in state.items():
+        usual = {torch.int64} if name.endswith("num_batches_tracked") else REAL
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.dtype not in usual:
+            kind = f"{tensor.layout}, {tensor.dtype}, {tensor.device}".replace("torch.", "")
+            raise CheckpointError(f"{name[:100]!r} is no dense tensor of real numbers ({kind}), as weights are")
+    return state
 
 
 def _recognise(state: Mapping[str, Tensor]) -> tuple[str, Network]:
@@ -253,18 +173,28 @@ def _recognise(state: Mapping[str, Tensor]) -> tuple[str, Network]:
 
 
 def _rename(name: str, network: Network) -> str:
-    name = _first(network.names, name.removeprefix("feat."))
-    for pattern, ours in BLOCK:
-        name = re.sub(pattern, ours, name)
+    return _rename_by(network.names, name)
+
+
+def _rename_by(names: Names, name: str) -> str:
+    for theirs, ours in names:
+        if name.startswith(theirs):
+            return ours and ours + _swapped(BLOCK, name.removeprefix(theirs))
     return name
 
 
-def _first(names: tuple[tuple[str, str], ...], name: str) -> str:
-    """The name by the first rule that applies to it."""
-    for pattern, ours in names:
-        name, changes = re.subn(f"^{pattern}", ours, name)
-        if changes:
-            break
+def _undo(names: Names, name: str) -> str:
+    """The authors' name of our parameter."""
+    for theirs, ours in names:
+        if ours and name.startswith(ours):
+            return theirs + _swapped(tuple((b, a) for a, b in BLOCK), name.removeprefix(ours))
+    return name
+
+
+def _swapped(names: Names, name: str) -> str:
+    for old, new in names:
+        if name.startswith(old):
+            return new + name.removeprefix(old)
     return name
 
 
