@@ -39,7 +39,7 @@ def test_a_folder_is_written_whole(vn_command, checkpoint, tmp_path):
         code, out, _ = vn_command("convert", checkpoint, tmp_path / "a" / "b", "--class-names", tmp_path / "names.txt")
         assert code == 0
         assert "DGCNN with 3 outputs" in out
-    assert sorted(os.listdir(tmp_path / "a" / "b")) == ["config.json", "model.safetensors"]
+    assert sorted(os.listdir(tmp_path / "a" / "b")) == ["checksums.json", "config.json", "model.safetensors"]
     model = vn.load(tmp_path / "a" / "b")
     assert model.meaning.classes == ["cup", "hat", "box"]
 
