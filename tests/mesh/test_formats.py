@@ -205,7 +205,7 @@ LYING = {
     "fewer.stl": (bytes(80) + struct.pack("<I", 1) + bytes(100), "it has 184 bytes and announces 134"),
     "more.stl": (bytes(80) + struct.pack("<I", 3) + bytes(100), "is truncated: 184 bytes instead of 234"),
     "corner.obj": (f"{OBJ}f 1 2 3\nf 2 3", "columns changed|has 2 corners"),
-    "slash.obj": (f"{OBJ}f 1//1 2//1 3//1\nf 2//1 3//1 4/", "is truncated: its last face is '2//1 3//1 4/'"),
+    "slash.obj": (f"{OBJ}f 1//1 2//1 3//1\nf 2//1 3//1 4/", "is truncated: its last face is 'f 2//1 3//1 4/'"),
     "form.obj": (f"{OBJ}f 1//1 2//1 3//1\nf 2//1 3//1 4", "is truncated: its last face"),
     "vertex.obj": (f"{OBJ}v 0 1", "is damaged: invalid column index 2"),
     "index.obj": (f"{OBJ}f 0 1 2", "its faces name vertices that do not exist"),

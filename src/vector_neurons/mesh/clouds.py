@@ -115,7 +115,7 @@ def _split(row: bytes, separator: str | None) -> list[str]:
 
 def _numeric(row: bytes) -> bool:
     try:
-        return bool([float(word) for word in re.split(rb"[\s,;]+", row) if word])
+        return sum(isinstance(float(word[0]), float) for word in re.finditer(rb"[^\s,;]+", row)) > 0
     except ValueError:
         return False
 

@@ -76,30 +76,34 @@ def _stl_text(rows: Sequence[bytes]) -> Array:
 
 def read_obj(content: bytes) -> tuple[Array, Array]:
     """Vertices and triangles; corners may be counted from the end, and normals and textures are left alone."""
-    rows = lines(re.sub(rb"\\\r?\n", b" ", content), b"#")
-    vertices = [row[1:] for row in rows if row[:2] in (b"v ", b"v\t")]
-    faces = [row[1:] for row in rows if row[:2] in (b"f ", b"f\t")]
-    points = numbers(vertices, columns=(0, 1, 2)) if vertices else np.empty((0, 3))
-    if faces and len({re.sub(rb"\d+", b"", corner) for corner in faces[-1].replace(b"-", b"").split()}) > 1:
-        raise MeshError(f"is truncated: its last face is {faces[-1].strip()[-80:].decode('ascii', 'replace')!r}")
-    corners = (re.sub(rb"/\S*", b"", face) for face in faces)
+    rows = [row for row in lines(re.sub(rb"\\\r?\n", b" ", content), b"#") if row.split(maxsplit=1)[0] in (b"v", b"f")]
+    faces = [row for row in rows if row[:1] == b"f"]
+    if faces and len({re.sub(rb"-?\d+", b"", corner) for corner in faces[-1].split()[1:]}) > 1:
+        raise MeshError(f"is truncated: its last face is {faces[-1][-80:].decode('ascii', 'replace')!r}")
+    points = np.empty((0, 3))
+    if len(faces) < len(rows):
+        points = np.loadtxt((row[1:] for row in rows if row[:1] == b"v"), usecols=(0, 1, 2), ndmin=2)
     if any(b"-" in face for face in faces):
-        return points, fans(_from_the_end(rows))
+        return points, fans(_corners(rows))
     try:
-        table = np.loadtxt(corners, dtype=np.int64, ndmin=2) if faces else np.empty((0, 3), dtype=np.int64)
+        corners = np.loadtxt(map(_bare, faces), dtype=np.int64, ndmin=2) if faces else np.empty((0, 3), dtype=np.int64)
     except ValueError:  # polygons of several sizes
-        return points, fans([int(word) - 1 for word in re.sub(rb"/\S*", b"", face).split()] for face in faces)
-    return points, fan(table - 1)
+        return points, fans(_corners(rows))
+    return points, fan(corners - 1)
 
 
-def _from_the_end(rows: Sequence[bytes]) -> Iterator[list[int]]:
+def _bare(face: bytes) -> bytes:
+    """The numbers of the corners of a face, without those of textures and normals."""
+    return re.sub(rb"/\S*", b"", face[1:])
+
+
+def _corners(rows: Sequence[bytes]) -> Iterator[list[int]]:
     seen = 0
     for row in rows:
-        if row[:2] in (b"v ", b"v\t"):
+        if row[:1] == b"v":
             seen += 1
-        elif row[:2] in (b"f ", b"f\t"):
-            corners = map(int, re.sub(rb"/\S*", b"", row[1:]).split())
-            yield [seen + corner if corner < 0 else corner - 1 for corner in corners]
+        else:
+            yield [seen + corner if corner < 0 else corner - 1 for corner in map(int, _bare(row).split())]
 
 
 def check_glb(content: bytes) -> None:

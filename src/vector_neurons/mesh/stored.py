@@ -60,7 +60,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def load_npz(
-    path: Path, pick: Callable[[Sequence[str]], Sequence[str]], most: int = ARRAYS_MAX_BYTES
+    path: Path, pick: Callable[[Sequence[str]], Sequence[str]], most: int | None = None
 ) -> dict[str, NDArray[Any]]:
     """Arrays of an `.npz` file: those that `pick` chooses from their names, and no others are inflated."""
 
@@ -94,7 +94,7 @@ def load_npz(
         raise
 
 
-def load_npy(path: Path, most: int = ARRAYS_MAX_BYTES) -> NDArray[Any]:
+def load_npy(path: Path, most: int | None = None) -> NDArray[Any]:
     """The array of an `.npy` file."""
 
     def read() -> NDArray[Any]:
@@ -123,6 +123,7 @@ def _announced(file: IO[bytes], size: int, name: str) -> int:
     return math.prod(shape) * max(dtype.itemsize, 8)
 
 
-def _bound(path: Path, memory: int, most: int) -> None:
+def _bound(path: Path, memory: int, most: int | None) -> None:
+    most = ARRAYS_MAX_BYTES if most is None else most
     if memory > most:
         raise MeshError(f"{path} is too large: its arrays take {memory:,} bytes in memory, at most {most:,} are read")
