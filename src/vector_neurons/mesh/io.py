@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from .._files import first_line, write_file
 from . import clouds, formats, pcd, ply
-from .mesh import Mesh, MeshError, MeshWarning, UnreadableError, check
+from .mesh import Mesh, MeshError, MeshWarning, UnreadableError
+from .mesh import check as check
 from .stored import load_npy, load_npz, read_bytes
 
 MESHES = (".ply", ".obj", ".stl", ".off", ".glb")
