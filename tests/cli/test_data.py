@@ -271,3 +271,14 @@ def test_names_of_files_that_are_no_text(convert, tmp_path):
     assert (code, err) == (0, [])
     assert "classes   1: cup 3" in out
     assert "bad\\udcff.off is damaged" in out
+
+
+def test_who_has_seen_enough_of_the_output_is_no_error(convert, tmp_path, monkeypatch):
+    assert convert("folder", meshes(tmp_path / "source"), "--to", "mine", "--points", "64")[0] == 0
+
+    def closed(*_, **__):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("builtins.print", closed)
+    with pytest.raises(BrokenPipeError):  # which `vn` itself takes as the end
+        data.run(data.Folder(to="mine", data_root=convert.root))

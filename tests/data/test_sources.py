@@ -132,7 +132,7 @@ def test_hdf5_files_cannot_ask_for_memory_or_for_other_files(tmp_path):
         h5["soft"] = h5py.SoftLink("/huge")
         h5.create_group("group")
         h5["words"] = ["a", "b"]
-        layout = h5py.VirtualLayout((3, 3))
+        layout = h5py.VirtualLayout((3, 3), "f8")
         layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "secret", (3, 3))
         h5.create_virtual_dataset("virtual", layout)
     for name, line in {"huge": "is too large: 'huge' is an array (1000000, 1000000, 3)"}.items():

@@ -160,6 +160,8 @@ def run(
         raise UserError(_printable(str(error))) from error
     except KeyboardInterrupt as error:
         raise UserError("stopped; the same command goes on where it was") from error
+    except BrokenPipeError:  # whoever reads our output has seen enough
+        raise
     except MemoryError as error:
         raise UserError("there is not enough memory: run it again with fewer --workers or --points") from error
     except (ValueError, ImportError, OSError) as error:
