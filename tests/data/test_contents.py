@@ -176,6 +176,6 @@ def test_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.safetensors")
     (tmp_path / "folder.safetensors").mkdir()
     (tmp_path / "loop.safetensors").symlink_to(tmp_path / "loop.safetensors")
-    for name in ("pipe", "folder", "loop"):
+    for name in ("pipe", "folder", "loop", "n" * 300):
         with pytest.raises(DataError, match=f"{name}.safetensors"):
             pack.open_pack(tmp_path / f"{name}.safetensors")

@@ -93,7 +93,11 @@ def open_pack(
 def _open(path: Path, kind: str | None = None, make: str = "vn data", *, values: bool = True) -> Pack:
     from safetensors import SafetensorError, safe_open
 
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise DataError(f"{path} cannot be read: {error.strerror or first_line(error)}") from error
+    if not there:
         raise DataError(f"there is no pack {path}: make it with `{make}`, or say where it is with VN_DATA")
     try:
         check_regular(path)
