@@ -95,7 +95,7 @@ def test_folders_that_are_no_sets(tmp_path):
         Folder(tmp_path / "nowhere", "all", tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(
-        DataError, match=r"has no files to read: expected class/name.\{ply,obj,stl,off,glb,xyz,npy,npz\}"
+        DataError, match=r"has no files to read: expected class/name.\{ply,obj,stl,off,glb,xyz,npy,npz,pcd,csv,pts\}"
     ):
         Folder(tmp_path / "empty", "all", tmp_path)
     published.off(tmp_path / "mixed" / "cup" / "a.off")

@@ -4,7 +4,6 @@ import os
 import pickle
 import time
 from functools import partial
-from pathlib import Path
 from threading import Thread
 
 import numpy as np
@@ -256,18 +255,14 @@ def test_a_file_where_a_build_wants_its_folder_is_told(tmp_path):
         build.build(tmp_path / "p.safetensors", "p", Plan("test", ("a",), [Chunk("train", 1, lambda: None, "x")]))
 
 
-def test_a_folder_that_is_removed_while_it_is_made_is_made_again(tmp_path, monkeypatch):
-    make, calls = Path.mkdir, []
-
-    def removed_at_first(self, *arguments, **options):
-        calls.append(self)
-        if len(calls) == 1:
-            raise FileExistsError(self)
-        make(self, *arguments, **options)
-
-    monkeypatch.setattr(Path, "mkdir", removed_at_first)
-    build._lock(tmp_path / "p.partial").close()
-    assert len(calls) == 2
+def test_a_data_root_that_leads_nowhere_is_told(tmp_path):
+    (tmp_path / "root").symlink_to(tmp_path / "absent")
+    plan = Plan("test", ("a",), [Chunk("train", 1, lambda: None, "x")])
+    with pytest.raises(FileExistsError, match="root"):
+        build.build(tmp_path / "root" / "p.safetensors", "p", plan)
+    (tmp_path / "q.safetensors").mkdir()
+    with pytest.raises(DataError, match=r"q\.safetensors is a folder: a pack needs another name"):
+        build.build(tmp_path / "q.safetensors", "q", plan)
 
 
 def test_a_failure_leaves_neither_lock_nor_folder(tmp_path):

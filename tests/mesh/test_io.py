@@ -84,14 +84,14 @@ def damaged(folder):
     (folder / "notes.txt").write_text("hello")
     return {
         "cut.stl": "is truncated: 478 bytes instead of 684",
-        "cut.ply": "is damaged: PLY is unexpected length",
+        "cut.ply": "is truncated: 1 rows of face instead of 12",
         "text.ply": "is truncated: 3 lines instead of 6",
         "text_face.ply": "is truncated: 5 lines instead of 6",
         "cut.glb": "is truncated",
         "cut.off": "is truncated: 14 lines instead of 21",
         "cut_face.off": "is truncated: 20 lines instead of 21",
         "cut.npz": "is damaged: File is not a zip file",
-        "faces.off": "outside the range of its vertices",
+        "faces.off": "its faces name vertices that do not exist",
         "nan.off": "4 of 8 points have coordinates that are NaN or infinite",
         "columns.npy": r"columns must be x y z or x y z nx ny nz, got an array \(50, 4\)",
         "nan.npy": "5 of 5 points",

@@ -3,17 +3,18 @@
 import os
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TextIO
 
 import tyro
 
+from .._files import first_line
 from ..data import folder, modelnet40, occupancy, shapenet_part
 from ..data.build import DamagedError
 from ..data.pack import DataError, Pack, listed, open_pack, pack_path, verify
-from ..data.packed import histogram
+from ..data.packed import histogram, split_rows
 from ..data.reading import Up
 from . import UserError
 
@@ -108,7 +109,7 @@ class Occupancy(_Common):
 
 @dataclass(frozen=True)
 class Folder(_Common):
-    """Your own files: class/name.{ply,obj,stl,off,glb,xyz,npy,npz}, or train/class/..."""
+    """Your own files: class/name.{ply,obj,stl,off,glb,xyz,npy,npz,pcd,csv,pts}, or train/class/..."""
 
     to: str | None = None
     """name of the pack, or a path that ends in .safetensors; by default a name that changes with the files"""
@@ -116,6 +117,8 @@ class Folder(_Common):
     """points sampled from each mesh, and kept of each cloud"""
     up: Up | None = None
     """axis that is up in the files; by default y in .glb, z in all others"""
+    drop_nan: bool = False
+    """leave out points of clouds that are NaN or infinite, as depth cameras write them"""
 
     verb, converter = "folder", folder.convert
 
@@ -146,20 +149,33 @@ def run(
         else:
             path = what.path()
         pack = open_pack(path, make=f"vn data {what.verb} --from PATH")
-        print(describe(pack))
+        _print(describe(pack))
         if what.check:
             print(f"checksum  sha256 {verify(path)}: as written")
     except DamagedError as error:
         for line in error.lines[:SHOWN]:
-            print(line, file=sys.stderr)
+            _print(line, sys.stderr)
         if len(error.lines) > SHOWN:
             print(f"... and {len(error.lines) - SHOWN:,} more", file=sys.stderr)
-        raise UserError(str(error)) from error
+        raise UserError(_printable(str(error))) from error
     except KeyboardInterrupt as error:
         raise UserError("stopped; the same command goes on where it was") from error
-    except (DataError, ImportError, OSError) as error:
-        raise UserError(str(error)) from error
+    except BrokenPipeError:  # whoever reads our output has seen enough
+        raise
+    except MemoryError as error:
+        raise UserError("there is not enough memory: run it again with fewer --workers or --points") from error
+    except (ValueError, ImportError, OSError) as error:
+        raise UserError(_printable(first_line(error))) from error
     return 0
+
+
+def _print(text: str, file: TextIO | None = None) -> None:
+    print(_printable(text), file=file or sys.stdout)
+
+
+def _printable(text: str) -> str:
+    """Text that any terminal takes: names of files may be no text at all."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def describe(pack: Pack) -> str:
@@ -173,6 +189,7 @@ def describe(pack: Pack) -> str:
         count, published = pack.splits.get(split, 0), about["published"].get(split)
         differs = f" (published: {published:,})" if published not in (None, count) else ""
         lines.append(f"{split.ljust(8)}  {count:,} shapes{differs}")
+    lines.append(f"training  {_seen_by_training(pack)}")
     per_class = {split: histogram(arrays["label"][pack.rows(split)], pack.classes) for split in pack.splits}
     counts = [f"{name} {'/'.join(str(per_class[s][name]) for s in pack.splits)}" for name in pack.classes]
     lines.append(f"classes   {len(pack.classes)}: {', '.join(counts)}")
@@ -180,6 +197,9 @@ def describe(pack: Pack) -> str:
         lines.append(f"meshes    {int(arrays['watertight'].sum()):,} of {len(arrays['watertight']):,} are watertight")
     lines.append(f"damaged   {len(about['damaged']):,} files left out" if about["damaged"] else "damaged   none")
     lines += [f"          {line}" for line in about["damaged"][:SHOWN]]
+    if about["notes"]:
+        lines.append(f"notes     {len(about['notes']):,} files were not used in full")
+        lines += [f"          {line}" for line in about["notes"][:SHOWN]]
     for pair, names in about["overlap"].items():
         droppable = " (--drop-overlap leaves them out)" if about["name"] == shapenet_part.NAME else ""
         remedy = " (left out of the former)" if about["overlap_dropped"] else droppable
@@ -187,6 +207,17 @@ def describe(pack: Pack) -> str:
     lines.append(f"arrays    {holds}")
     lines.append(f"pack      {pack.path} ({pack.path.stat().st_size / 1e6:,.0f} MB)")
     return "\n".join(lines)
+
+
+def _seen_by_training(pack: Pack) -> str:
+    """The sizes of the splits that training sees, of which some may be drawn from the others."""
+    sizes = {}
+    for split in ("train", "val", "test"):
+        with suppress(DataError):  # there is none, and nothing to draw it from
+            sizes[split] = len(split_rows(pack, split))
+    drawn = [split for split in sizes if split not in pack.splits]
+    how = f" ({' and '.join(drawn)} drawn by split_seed)" if drawn else ""
+    return ", ".join(f"{split} {size:,}" for split, size in sizes.items()) + how
 
 
 def _progress() -> AbstractContextManager[Progress]:

@@ -9,28 +9,33 @@ import hashlib
 import json
 import os
 import signal
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .pack import FORMAT, DataError, one_line, write_pack
+from .._files import first_line, flush, locked, read_json, sha256, write_file
+from ..mesh import MeshWarning
+from ..mesh.stored import patiently
+from .pack import FORMAT, DataError, write_pack
 
 Rows = dict[str, Tensor]  # what is known about some shapes, one row for each
 FILES_PER_CHUNK = 64
-LOCK = "lock"
 UNFORESEEN = (
     ValueError,
     IndexError,
     KeyError,
     TypeError,
     RuntimeError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
 )  # what damaged arrays make readers stumble over
 
 
@@ -39,7 +44,7 @@ class Content:
     """What reading a chunk gave: rows, the names of their shapes, and one line for every shape that is damaged.
 
     Shapes of two splits are the same if their `contents` are equal, or their names where names are the publisher's.
-    `bare` are the names of shapes without normals.
+    `bare` are the names of shapes without normals, `notes` say what of a file was not used.
     """
 
     rows: Rows
@@ -47,6 +52,7 @@ class Content:
     damaged: list[str] = field(default_factory=list)
     contents: list[str] = field(default_factory=list)
     bare: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,8 @@ def build(
     """Carry out a plan and write its pack. Nothing is written to `path` before everything has been read.
 
     With damaged files nothing is written at all, unless `skip_damaged`: True leaves them out, a number does so as long
-    as at most that share is damaged. `drop_overlap` leaves out of the training set what also stands in the validation
+    as at most that share is damaged. A file that the system does not give is not damaged: it stops the conversion.
+    `drop_overlap` leaves out of the training set what also stands in the validation
     or test set, and out of the validation set what stands in the test set. Of processes that build the same pack one
     does and the others wait for it; without `again` they take what it made.
     """
@@ -111,23 +118,29 @@ def build(
         if not any(chunk.size for chunk in plan.chunks if chunk.split == split):
             raise DataError(f"the {plan.layout} is incomplete: its {split} set has no shapes, get it again")
     folder = path.with_suffix(".partial")
-    with _alone(folder):
-        if again or not path.is_file():
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise DataError(f"{path} is a folder: a pack needs another name")
+    with locked(path.with_suffix(".lock")):
+        if not again and path.is_file():
+            return
+        folder.mkdir(exist_ok=True)
+        try:
             files = _read_all(folder, plan.chunks, workers, progress)
             _assemble(path, name, plan, files, skip_damaged, drop_overlap)
             for file in folder.iterdir():
-                if file.name != LOCK:
-                    with suppress(OSError):
-                        file.unlink()
+                with suppress(OSError):
+                    file.unlink()
+        finally:
+            with suppress(OSError):  # what was read is kept for the next time
+                folder.rmdir()
 
 
 def _assemble(
     path: Path, name: str, plan: Plan, files: Mapping[str, Path], skip_damaged: bool | float, drop_overlap: bool
 ) -> None:
     """Write what was read as one pack, unless too much of it is damaged."""
-    from safetensors.torch import load_file
-
-    described = {chunk: json.loads(file.with_suffix(".json").read_text()) for chunk, file in files.items()}
+    described = {chunk: read_json(file.with_suffix(".json")) for chunk, file in files.items()}
     damaged = [line for chunk in plan.chunks for line in described[chunk.key]["damaged"]]
     allowed = skip_damaged if isinstance(skip_damaged, float) else float(skip_damaged)
     if len(damaged) > allowed * plan.size or len(damaged) == plan.size:
@@ -154,7 +167,7 @@ def _assemble(
         for chunk in (c for c in plan.chunks if c.split == split and described[c.key]["names"]):
             stored = described[chunk.key]["names"]
             keep = [i for i, x in enumerate(known[chunk.key]) if x not in later]
-            read = load_file(files[chunk.key])
+            read = _load(files[chunk.key])
             rows.append(read if len(keep) == len(stored) else {key: x[keep] for key, x in read.items()})
             kept[split] += [stored[i] for i in keep]
     about = {
@@ -167,46 +180,21 @@ def _assemble(
         "overlap": overlap,
         "overlap_dropped": drop_overlap,
         "ids": kept,
+        "notes": [line for chunk in plan.chunks for line in described[chunk.key]["notes"]],
         "without_normals": bare[0] if 0 < len(bare) < sum(map(len, names.values())) else None,
         **plan.about,
     }
     write_pack(path, about, rows)
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Make a folder and hold its lock; afterwards it is removed if nothing is left in it."""
-    lock = _lock(folder)
+def _load(file: Path) -> Rows:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
-        yield
-    finally:
-        (folder / LOCK).unlink(missing_ok=True)
-        with suppress(OSError):
-            folder.rmdir()
-        if lock is not None:
-            lock.close()
-
-
-def _lock(folder: Path) -> TextIO | None:
-    path = folder / LOCK
-    while True:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if find_spec("fcntl") is None:  # on Windows
-                return None
-            import fcntl
-
-            file = path.open("w")
-        except (FileNotFoundError, FileExistsError):
-            if folder.is_file():
-                raise
-            continue  # the process that was done has just removed the folder
-        with suppress(OSError):  # some network drives know no locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        file.close()  # it was removed while this process waited for it
+        return load_file(file)
+    except SafetensorError as error:
+        raise DataError(f"{file} is damaged: remove {file.parent}, and run it again") from error
 
 
 def _pairs(splits: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -253,9 +241,9 @@ def _is_kept(file: Path) -> bool:
 
     try:
         with safe_open(file, "pt"):  # compares the length of the file with what its header announces
-            described = json.loads(file.with_suffix(".json").read_text())
-            return "bare" in described and not described["damaged"]  # another version wrote less about a chunk
-    except (OSError, ValueError, KeyError, SafetensorError):
+            described = read_json(file.with_suffix(".json"))
+            return "notes" in described and not described["damaged"]  # another version wrote less about a chunk
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
         return False
 
 
@@ -265,6 +253,7 @@ def _start() -> None:
 
 
 def _keep(file: Path, chunk: Chunk) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     try:
@@ -272,13 +261,20 @@ def _keep(file: Path, chunk: Chunk) -> None:
     except DataError:
         raise
     except UNFORESEEN as error:
-        raise DataError(f"{chunk.file or chunk.split} is damaged: {one_line(error)}") from error
+        raise DataError(f"{chunk.file or chunk.split} is damaged: {first_line(error)}") from error
     part = file.with_name(f"{file.name}.{os.getpid()}.part")
-    save_file({name: x.contiguous() for name, x in content.rows.items()}, part)
-    os.replace(part, file)
+    try:
+        save_file({name: x.contiguous() for name, x in content.rows.items()}, part)
+        flush(part)
+        os.replace(part, file)
+    except SafetensorError as error:
+        raise DataError(f"{file.parent} cannot be written: {first_line(error)}") from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
     # The description comes last: a chunk that has one is complete.
-    part.write_text(json.dumps({name: x for name, x in vars(content).items() if name != "rows"}))
-    os.replace(part, file.with_suffix(".json"))
+    about = {name: x for name, x in vars(content).items() if name != "rows"}
+    write_file(file.with_suffix(".json"), json.dumps(about))
 
 
 def key_of(*parts: object, files: Iterable[Path] = ()) -> str:
@@ -321,20 +317,28 @@ def file_chunks(
 def _read_files(
     read: Callable[[str, Path, int], Rows], files: Sequence[tuple[str, Path, int]], by_content: bool
 ) -> Content:
-    shapes, names, damaged, contents = [], [], [], []
+    shapes, names, damaged, contents, notes = [], [], [], [], []
     for name, file, label in files:
         try:
             if not file.exists():
                 raise DataError(f"{file} is missing")
-            shapes.append(read(name, file, label) | {"label": torch.tensor([label])})
-            names.append(name)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", MeshWarning)
+                shape = patiently(partial(read, name, file, label)) | {"label": torch.tensor([label])}
             if by_content:
-                contents.append(hashlib.sha256(file.read_bytes()).hexdigest()[:16])
-        except (*UNFORESEEN, OSError) as error:
-            line = one_line(error)
+                contents.append(patiently(partial(sha256, file))[:16])
+            shapes.append(shape)
+            names.append(name)
+            notes += [str(warning.message) for warning in caught if issubclass(warning.category, MeshWarning)]
+        except OSError as error:  # which says nothing about the file
+            line = first_line(error)
+            named = line if str(file) in line else f"{file}: {line}"
+            raise DataError(f"{named}; no pack was written: run the same command again when it can be read") from error
+        except UNFORESEEN as error:
+            line = first_line(error)
             damaged.append(line if str(file) in line else f"{file}: {line}")
     bare = [name for name, shape in zip(names, shapes, strict=True) if "normals" not in shape]
-    return Content(joined(shapes), names, damaged, contents, bare)
+    return Content(joined(shapes), names, damaged, contents, bare, notes)
 
 
 def joined(shapes: Sequence[Rows]) -> Rows:

@@ -12,12 +12,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from .._files import first_line
 from ..geometry.sampling import box
 from ..mesh import Mesh, io
 from .build import Chunk, Content, Plan, Rows, build, file_chunks, joined, key_of
 from .cloud import Cloud, Dataset
 from .folder import MOST_DAMAGED, ONLY_CLASS, SPLITS, listing, up_of
-from .pack import DataError, one_line, open_pack, pack_path, seed_of
+from .pack import DataError, open_pack, pack_path, seed_of
 from .packed import split_rows
 from .queries import Labeller, occupancy_rows
 from .reading import Array, Up, at_least, finite, read_arrays, words
@@ -196,7 +197,7 @@ def _read_scanned(file: Path, members: list[int], label: Labeller) -> Content:
             shapes.append(label(name, mesh) | {"label": torch.tensor([0])})
             kept.append(name)
         except ValueError as error:
-            damaged.append(f"{file}, mesh {name}: {one_line(error)}")
+            damaged.append(f"{file}, mesh {name}: {first_line(error)}")
     return Content(joined(shapes), kept, damaged)
 
 

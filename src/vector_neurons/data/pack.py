@@ -7,15 +7,18 @@ split has, what classes and parts are called, and where it all came from.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import kernels
+from .._files import BLOCK, cache, check_regular, first_line, flush
+from .contents import MORE, complaint
 
 FORMAT = 1
 SUFFIX = ".safetensors"
@@ -43,7 +46,7 @@ class Pack:
     arrays: dict[str, Tensor] = field(repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_pack, (self.path,)  # another process maps the file itself, instead of being sent its content
+        return _again, (self.path,)  # another process maps the file itself, instead of being sent its content
 
     @property
     def splits(self) -> dict[str, int]:
@@ -68,7 +71,7 @@ class Pack:
 def data_root(root: str | Path | None = None) -> Path:
     """Where packs are: `root` if given, else the environment's `VN_DATA`, else the platform's cache directory."""
     given = root if root is not None else os.environ.get("VN_DATA")
-    return Path(given).expanduser() if given else kernels.cache()
+    return Path(given).expanduser() if given else cache()
 
 
 def pack_path(pack: str | Path, root: str | Path | None = None) -> Path:
@@ -84,41 +87,62 @@ def open_pack(
 
     `make` is the command that would make it, for the error when it is not there.
     """
+    return _open(pack_path(pack, root), kind, make)
+
+
+def _open(path: Path, kind: str | None = None, make: str = "vn data", *, values: bool = True) -> Pack:
     from safetensors import SafetensorError, safe_open
 
-    path = pack_path(pack, root)
-    if not path.is_file():
+    try:
+        there = path.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise DataError(f"{path} cannot be read: {error.strerror or first_line(error)}") from error
+    if not there:
         raise DataError(f"there is no pack {path}: make it with `{make}`, or say where it is with VN_DATA")
     try:
+        check_regular(path)
         with safe_open(path, "pt") as file:  # compares the length of the file with what its header announces
             about = json.loads((file.metadata() or {})["about"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dictionary)
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DataError(
-            f"{path} is no pack, or a damaged one ({one_line(error)}): make it again with `{make}`"
+            f"{path} is no pack, or a damaged one ({first_line(error)}): make it again with `{make}`"
         ) from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or first_line(error)}") from error
+    if not isinstance(about, dict):
+        raise DataError(f"{path} is no pack, or a damaged one (it says nothing about itself): run `{make}` again")
     if about.get("format") != FORMAT:
         raise DataError(f"{path} has format {about.get('format')!r}, this version reads {FORMAT}: run `{make}` again")
-    if kind is not None and about["name"] != kind:
-        raise DataError(f"{path} is a pack of {about['name']}, not of {kind}: make that with `{make}`")
-    if any(len(array) != sum(about["splits"].values()) for array in arrays.values()):
-        raise DataError(f"{path} is damaged: its arrays and its splits differ in length; make it again with `{make}`")
-    return Pack(path, about, arrays)
+    if kind is not None and about.get("name") != kind:
+        raise DataError(f"{path} is a pack of {about.get('name')}, not of {kind}: make that with `{make}`")
+    if wrong := complaint(about, arrays, values=values):
+        raise DataError(f"{path} is damaged: {wrong}; make it again with `{make}`")
+    return Pack(path, MORE | about, arrays)
+
+
+def _again(path: Path) -> Pack:
+    """Open a pack whose numbers another process has looked at."""
+    return _open(path, values=False)
 
 
 def verify(path: Path) -> str:
     """Read the whole file and compare it with its checksum, which is returned."""
+    size = check_regular(path)
     with path.open("rb") as file:
-        header = file.read(min(int.from_bytes(file.read(8), "little"), path.stat().st_size))
+        header = file.read(min(int.from_bytes(file.read(8), "little"), size))
         try:
-            expected = json.loads(header)["__metadata__"]["sha256"]
-        except (ValueError, KeyError, TypeError) as error:
+            expected = str(json.loads(header)["__metadata__"]["sha256"])
+            if not re.fullmatch("[0-9a-f]{64}", expected):
+                raise ValueError("it has no checksum")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(f"{path} is damaged: its header cannot be read; make it again") from error
         found = hashlib.sha256(header.replace(expected.encode(), UNKNOWN_SUM))
-        _hash_rest(file, found)
+        while block := file.read(BLOCK):
+            found.update(block)
     if found.hexdigest() != expected:
         raise DataError(f"{path} is damaged: its content does not fit its checksum; make it again")
-    return str(expected)
+    return expected
 
 
 def write_pack(path: Path, about: Mapping[str, Any], chunks: Sequence[Mapping[str, Tensor]]) -> None:
@@ -144,7 +168,8 @@ def write_pack(path: Path, about: Mapping[str, Any], chunks: Sequence[Mapping[st
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # A short name: that of the pack may be as long as names can be.
+    part = path.with_name(f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
@@ -154,22 +179,18 @@ def write_pack(path: Path, about: Mapping[str, Any], chunks: Sequence[Mapping[st
                 checksum.update(block.data)
             file.seek(8 + text.index(UNKNOWN_SUM))
             file.write(checksum.hexdigest().encode())
-            file.flush()
-            os.fsync(file.fileno())
+        flush(part)
         os.replace(part, path)
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def seed_of(*parts: object) -> int:
     """A seed that depends on all parts (a seed, a name, a number) and on nothing else, on every machine."""
-    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:4], "little")
-
-
-def one_line(error: BaseException) -> str:
-    """The first line of an error's message, or its name."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return int.from_bytes(
+        hashlib.sha256("/".join(map(str, parts)).encode(errors="surrogateescape")).digest()[:4], "little"
+    )
 
 
 def listed(words: Iterable[str], most: int = 4) -> str:
@@ -177,8 +198,3 @@ def listed(words: Iterable[str], most: int = 4) -> str:
     words = list(words)
     more = f" and {len(words) - most:,} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
-
-
-def _hash_rest(file: BinaryIO, into: Any) -> None:
-    while block := file.read(2**22):
-        into.update(block)

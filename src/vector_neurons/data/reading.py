@@ -13,13 +13,18 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .._files import first_line
 from ..geometry.sampling import unit_ball
-from .build import Chunk, Content, Rows, key_of
-from .pack import DataError, listed, one_line
+from ..mesh import MeshError
+from ..mesh.stored import load_npz, read_bytes, regular
+from ..mesh.text import LINE_MAX_BYTES
+from .build import UNFORESEEN, Chunk, Content, Rows, key_of
+from .pack import DataError, listed
 
 Up = Literal["x", "y", "z"]
 Array = NDArray[Any]
 ONE_PLACE = "all points at one place"
+SET_MAX_BYTES = 2**34  # of the arrays of one file of a data set, in memory
 # Turn the axis that is up in a source to z by a rotation, never by a swap, which would mirror the shapes.
 UPRIGHT = {
     "z": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
@@ -87,51 +92,64 @@ def finite(points: Tensor, what: str) -> None:
 
 
 def read_arrays(file: Path, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Array]:
-    """Arrays of an `.npz` file, all of which must be there, and the optional ones it has."""
+    """Arrays of an `.npz` file, all of which must be there, and the optional ones it has; no others are inflated."""
+
+    def pick(found: Sequence[str]) -> list[str]:
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise DataError(f"{file} has no array {missing[0]!r}: it has {listed(found, 12)}")
+        return [*names, *(name for name in optional if name in found)]
+
     try:
-        # Opened here, because NumPy leaves a file open that turns out to be damaged.
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-            missing = [name for name in names if name not in arrays]
-            if missing:
-                raise DataError(f"{file} has no array {missing[0]!r}: it has {listed(arrays.files, 12)}")
-            return {name: arrays[name] for name in [*names, *(n for n in optional if n in arrays)]}
-    except DataError:
+        return load_npz(file, pick, SET_MAX_BYTES)
+    except (DataError, OSError):
         raise
-    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{file} is truncated, damaged or no .npz file: {one_line(error)}") from error
+    except MeshError as error:
+        raise DataError(str(error)) from error
+    except (*UNFORESEEN, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{file} is truncated, damaged or no .npz file: {first_line(error)}") from error
+
+
+def content_of(file: Path) -> bytes:
+    """The bytes of a regular file."""
+    try:
+        return read_bytes(file)
+    except MeshError as error:
+        raise DataError(str(error)) from error
 
 
 def words(file: Path) -> list[str]:
     """The words of a text file: a list of classes or of shapes."""
     try:
-        return file.read_text(encoding="utf-8").split()
+        return content_of(file).decode("utf-8").split()
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is damaged: it is no text file") from error
 
 
 def table(file: Path, columns: int, separator: str | None, lines: int | None = None, most: int | None = None) -> Array:
     """Numbers of a text file with so many columns, and so many lines if known; at most the first `most` lines."""
-    try:
-        text = file.read_text(encoding="ascii")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is no text file of numbers") from error
-    rows = text.splitlines()
+    text = content_of(file)
+    if not text.isascii():
+        raise DataError(f"{file} is no text file of numbers")
+    rows, mark = text.splitlines(), None if separator is None else separator.encode()
     if not rows:
         raise DataError(f"{file} is empty")
-    if separator is None or text.count(separator) != (columns - 1) * len(rows):  # counting once is quick, lines are not
-        _check_columns(file, rows, columns, separator)
+    if max(map(len, rows)) > LINE_MAX_BYTES:
+        raise DataError(f"{file} is no text file of numbers: a line has {max(map(len, rows)):,} bytes")
+    if mark is None or text.count(mark) != (columns - 1) * len(rows):  # counting once is quick, lines are not
+        _check_columns(file, rows, columns, mark)
     if lines is not None and len(rows) != lines:
         kind = "is truncated" if len(rows) < lines else "is no file of this set"
         raise DataError(f"{file} {kind}: {len(rows):,} lines instead of {lines:,}")
     try:
         numbers = np.loadtxt(rows[:most], delimiter=separator, ndmin=2)
     except ValueError as error:
-        raise DataError(f"{file}: {one_line(error)}") from error
+        raise DataError(f"{file}: {first_line(error)}") from error
     finite(torch.from_numpy(numbers), str(file))
     return numbers
 
 
-def _check_columns(file: Path, rows: Sequence[str], columns: int, separator: str | None) -> None:
+def _check_columns(file: Path, rows: Sequence[bytes], columns: int, separator: bytes | None) -> None:
     for number, row in enumerate(rows, 1):
         found = len(row.split(separator))
         if found != columns:
@@ -146,13 +164,27 @@ def read_hdf5(file: Path, names: Mapping[str, int], optional: Sequence[str] = ()
     except ImportError as error:
         raise DataError("reading .h5 files needs h5py: pip install 'vector-neurons[data]'") from error
     try:
+        regular(file)
         with h5py.File(file, "r") as h5:
             missing = [name for name in names if name not in h5]
             if missing:
                 raise DataError(f"{file} has no data set {missing[0]!r}: it has {listed(h5, 12)}")
-            arrays = {name: np.asarray(h5[name]) for name in [*names, *(n for n in optional if n in h5)]}
+            wanted = [*names, *(n for n in optional if n in h5)]
+            for name in wanted:
+                inside = isinstance(h5.get(name, getlink=True), h5py.HardLink) and isinstance(h5[name], h5py.Dataset)
+                if not inside or h5[name].external or h5[name].is_virtual or h5[name].dtype.kind not in "fiub":
+                    raise DataError(f"{file} is damaged: {name!r} is no array of numbers in this file")
+                if h5[name].size * max(h5[name].dtype.itemsize, 8) > SET_MAX_BYTES:
+                    raise DataError(f"{file} is too large: {name!r} is an array {h5[name].shape}")
+            arrays = {name: np.asarray(h5[name]) for name in wanted}
+    except MeshError as error:
+        raise DataError(str(error)) from error
     except OSError as error:
-        raise DataError(f"{file} is truncated or damaged: {one_line(error)}") from error
+        if error.errno is not None:  # of the system
+            raise
+        raise DataError(f"{file} is truncated or damaged: {first_line(error)}") from error
+    except (KeyError, RuntimeError) as error:  # a damaged index
+        raise DataError(f"{file} is truncated or damaged: {first_line(error)}") from error
     for name, width in names.items():
         if width and arrays[name].ndim and arrays[name].shape[-1] != width:
             raise DataError(f"{file}: {arrays[name].shape[-1]} columns in {name!r} instead of {width}")

@@ -1,6 +1,5 @@
 """ShapeNet-Part: 16,881 models of 16 categories, every point labelled with one of 50 parts, from every layout."""
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from .._files import FileError, first_line, read_json
 from .build import Chunk, Content, Plan, Rows, build, file_chunks
 from .pack import DataError, listed, open_pack, pack_path, seed_of
 from .packed import Packed, Subset
@@ -79,9 +79,10 @@ class ShapeNetPart(Packed):
         normals: bool = False,
         seed: int = 0,
     ) -> None:
-        super().__init__(
-            open_pack(NAME, root, kind=NAME, make=MAKE), split, points=points, subset=subset, normals=normals, seed=seed
-        )
+        pack = open_pack(NAME, root, kind=NAME, make=MAKE)
+        if pack.classes != CLASSES or tuple(pack.about.get("parts", ())) != PARTS:
+            raise DataError(f"{pack.path} is damaged: its categories or parts are others; make it again with `{MAKE}`")
+        super().__init__(pack, split, points=points, subset=subset, normals=normals, seed=seed)
 
 
 def convert(
@@ -164,12 +165,15 @@ def _text(categories: Path, points: int, up: Up, seed: int) -> list[Chunk]:
     chunks = []
     for split in PUBLISHED:
         listing = folder / "train_test_split" / f"shuffled_{split}_file_list.json"
+        if not listing.exists():
+            raise DataError(f"{listing} is missing: it says which shapes are in the {split} set")
         try:
-            shapes = [str(shape).removeprefix("shape_data/") for shape in json.loads(listing.read_text())]
-        except FileNotFoundError as error:
-            raise DataError(f"{listing} is missing: it says which shapes are in the {split} set") from error
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{listing} is truncated or damaged: it is no JSON list") from error
+            found = read_json(listing)
+        except FileError as error:
+            raise DataError(f"{listing} is truncated or damaged: {first_line(error)}") from error
+        if not isinstance(found, list):
+            raise DataError(f"{listing} is truncated or damaged: it is no JSON list")
+        shapes = [str(shape).removeprefix("shape_data/") for shape in found]
         unknown = [shape for shape in shapes if shape.partition("/")[0] not in SYNSETS]
         if unknown:
             raise DataError(f"{listing}: the class list does not match, {unknown[0]!r} is of none of its categories")

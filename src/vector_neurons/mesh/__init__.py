@@ -1,7 +1,8 @@
 """Surfaces: triangle meshes and bare clouds in files, points on them, meshes of functions, and how close two are."""
 
 from .compare import Comparison, compare, compare_points, iou, volume_iou
-from .io import Mesh, MeshError, read, write
+from .io import read, write
+from .mesh import Mesh, MeshError, MeshWarning, UnreadableError
 from .mise import extract
 from .surface import sample, watertight
 
@@ -9,6 +10,8 @@ __all__ = [
     "Comparison",
     "Mesh",
     "MeshError",
+    "MeshWarning",
+    "UnreadableError",
     "compare",
     "compare_points",
     "extract",

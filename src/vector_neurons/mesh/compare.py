@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..geometry.inside import inside
-from .io import Mesh
+from .mesh import Mesh
 from .surface import sample
 
 

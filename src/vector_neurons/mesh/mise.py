@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from .io import Mesh, MeshError
+from .mesh import Mesh, MeshError
 from .surface import watertight
 
 LARGEST = 1e30  # stands for infinity: marching cubes interpolates, and between infinities there is no middle

@@ -5,7 +5,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .io import Mesh, MeshError
+from .mesh import Mesh, MeshError
 
 
 def sample(

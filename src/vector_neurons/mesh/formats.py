@@ -1,0 +1,133 @@
+"""Triangle meshes in .off, .stl and .obj files, read exactly as they announce; and what a .glb file may ask for.
+
+No reader follows a reference to another file: materials and textures have no part in a surface.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .mesh import MeshError
+from .stored import ARRAYS_MAX_BYTES
+from .text import fan, fans, lines, numbers, polygons, truncated
+
+Array = NDArray[Any]
+OFF_HEADER = re.compile(rb"(?:ST)?C?N?OFF(?![A-Za-z])", re.IGNORECASE)
+STL_HEAD, STL_FACE = 84, 50  # bytes
+STL_ROW = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("more", "<u2")])
+GLB_JSON_MAX_BYTES = 2**26
+
+
+def read_off(content: bytes) -> tuple[Array, Array]:
+    """Vertices and triangles. The counts may stand in the first line, as in some files of ModelNet40."""
+    rows = lines(content, b"#")
+    kind = OFF_HEADER.match(rows[0]) if rows else None
+    if kind is None:
+        raise MeshError("is damaged: it has no header of an .off file")
+    rest = rows[0][kind.end() :].strip()
+    rows = [rest, *rows[1:]] if rest else rows[1:]
+    counts = rows[0].split() if rows else []
+    if not 2 <= len(counts) <= 3 or not all(word.isdigit() for word in counts):
+        found = rows[0][:40].decode("ascii", "replace") if rows else ""
+        raise MeshError(f"is damaged: it announces {found!r} instead of the numbers of vertices and faces")
+    vertices, faces = map(int, counts[:2])
+    announced = 1 + vertices + faces
+    if len(rows) != announced:
+        raise truncated(len(rows), announced)
+    points = numbers(rows[1 : 1 + vertices], columns=(0, 1, 2))
+    return points, polygons(rows[1 + vertices :], announced, exact=False)
+
+
+def read_stl(content: bytes) -> tuple[Array, Array]:
+    """Vertices, three for each triangle, and triangles."""
+    announced = STL_HEAD + STL_FACE * int.from_bytes(content[80:STL_HEAD], "little")
+    # Some programs begin a binary file with "solid" as well: its size tells.
+    if len(content) == announced or content.lstrip()[:5].lower() != b"solid" or b"\0" in content[:512]:
+        if len(content) != announced:
+            raise truncated(len(content), announced, "bytes")
+        corners = np.frombuffer(content, STL_ROW, offset=STL_HEAD)["corners"].reshape(-1, 3)
+    else:
+        corners = _stl_text(lines(content))
+    return corners, np.arange(len(corners)).reshape(-1, 3)
+
+
+def _stl_text(rows: Sequence[bytes]) -> Array:
+    words = (b"solid", b"facet", b"outer", b"vertex", b"endloop", b"endfacet", b"endsolid")
+    count = dict.fromkeys(words, 0)
+    corners = []
+    for row in rows:
+        word = row.split(maxsplit=1)[0].lower()
+        if word not in count and row is not rows[-1]:  # which may be cut
+            raise MeshError(f"is damaged: it has the line {row[:80].decode('ascii', 'replace')!r}")
+        count[word] = count.get(word, 0) + 1
+        if word == b"vertex":
+            corners.append(row[len(word) :])
+    begun, ended = count[b"facet"], count[b"endfacet"]
+    if count[b"endsolid"] != count[b"solid"] or begun != ended:
+        raise MeshError(f"is truncated: {ended:,} of {begun:,} facets are complete, and it has no end")
+    if len(corners) != 3 * begun:
+        raise MeshError(f"is damaged: {begun:,} facets have {len(corners):,} vertices")
+    return numbers(corners, columns=(0, 1, 2)) if corners else np.empty((0, 3))
+
+
+def read_obj(content: bytes) -> tuple[Array, Array]:
+    """Vertices and triangles; corners may be counted from the end, and normals and textures are left alone."""
+    rows = [row for row in lines(re.sub(rb"\\\r?\n", b" ", content), b"#") if row.split(maxsplit=1)[0] in (b"v", b"f")]
+    faces = [row for row in rows if row[:1] == b"f"]
+    if faces and len({re.sub(rb"-?\d+", b"", corner) for corner in faces[-1].split()[1:]}) > 1:
+        raise MeshError(f"is truncated: its last face is {faces[-1][-80:].decode('ascii', 'replace')!r}")
+    points = np.empty((0, 3))
+    if len(faces) < len(rows):
+        points = np.loadtxt((row[1:] for row in rows if row[:1] == b"v"), usecols=(0, 1, 2), ndmin=2)
+    if any(b"-" in face for face in faces):
+        return points, fans(_corners(rows))
+    try:
+        corners = np.loadtxt(map(_bare, faces), dtype=np.int64, ndmin=2) if faces else np.empty((0, 3), dtype=np.int64)
+    except ValueError:  # polygons of several sizes
+        return points, fans(_corners(rows))
+    return points, fan(corners - 1)
+
+
+def _bare(face: bytes) -> bytes:
+    """The numbers of the corners of a face, without those of textures and normals."""
+    return re.sub(rb"/\S*", b"", face[1:])
+
+
+def _corners(rows: Sequence[bytes]) -> Iterator[list[int]]:
+    seen = 0
+    for row in rows:
+        if row[:1] == b"v":
+            seen += 1
+        else:
+            yield [seen + corner if corner < 0 else corner - 1 for corner in map(int, _bare(row).split())]
+
+
+def check_glb(content: bytes) -> None:
+    """Refuse a .glb file that is cut, that refers to other files, or that asks for more memory than a mesh may take."""
+    if content[:4] != b"glTF" or content[16:20] != b"JSON":
+        raise MeshError("is damaged: it has no header of a .glb file")
+    announced = int.from_bytes(content[8:12], "little")
+    if len(content) != announced:
+        raise truncated(len(content), announced, "bytes")
+    end = 20 + int.from_bytes(content[12:16], "little")
+    if end > min(len(content), GLB_JSON_MAX_BYTES):
+        raise MeshError(f"is damaged: its description takes {end:,} bytes")
+    about = json.loads(content[20:end])
+    elsewhere = [b["uri"] for b in about.get("buffers", []) if not str(b.get("uri", "data:")).startswith("data:")]
+    if elsewhere:
+        raise MeshError(f"keeps its triangles in another file, {str(elsewhere[0])[:80]!r}: save it as one .glb file")
+    counts = [int(accessor["count"]) for accessor in about.get("accessors", [])]
+    numbers_of = [
+        sum(counts[i] for p in part["primitives"] for i in (*p["attributes"].values(), p.get("indices", 0)))
+        for part in about.get("meshes", [])
+    ]
+    placed = sum(numbers_of[node["mesh"]] for node in about.get("nodes", []) if "mesh" in node)
+    memory = 24 * max(sum(counts), placed)  # every part where the scene puts it
+    if min(counts, default=0) < 0 or memory > ARRAYS_MAX_BYTES:
+        raise MeshError(
+            f"is too large: its parts take {memory:,} bytes in memory, at most {ARRAYS_MAX_BYTES:,} are read"
+        )

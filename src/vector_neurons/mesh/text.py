@@ -1,0 +1,90 @@
+"""Rows of numbers in text files."""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .mesh import MeshError
+
+LINE_MAX_BYTES = 2**20
+
+
+def lines(content: bytes, comment: bytes | None = None) -> list[bytes]:
+    """Lines that are not blank, stripped, without what stands after a `comment`.
+
+    One after the other, so that no second copy of a file is held in small pieces.
+    """
+    if b"\n" not in content:
+        content = content.replace(b"\r", b"\n")
+    found = []
+    for raw in BytesIO(content):
+        if len(raw) > LINE_MAX_BYTES:
+            raise MeshError(f"is damaged: a line has {len(raw):,} bytes, at most {LINE_MAX_BYTES:,} are read")
+        line = (raw.partition(comment)[0] if comment else raw).strip()
+        if line:
+            found.append(line)
+    return found
+
+
+def numbers(rows: Sequence[bytes], separator: str | None = None, columns: Sequence[int] | None = None) -> NDArray[Any]:
+    """A table of rows, all of which have as many columns; of `columns` only those."""
+    if not rows:
+        return np.empty((0, 0))
+    return np.loadtxt(rows, delimiter=separator, usecols=columns, ndmin=2)
+
+
+def truncated(found: int, announced: int, unit: str = "lines") -> MeshError:
+    """The error about a file that announces another number of rows than it has."""
+    if found < announced:
+        return MeshError(f"is truncated: {found:,} {unit} instead of {announced:,}")
+    return MeshError(f"is damaged: it has {found:,} {unit} and announces {announced:,}")
+
+
+def polygons(rows: Sequence[bytes], end: int | None, *, exact: bool) -> NDArray[np.int64]:
+    """Triangles of rows `n i j k ...`, where anything may follow the n corners unless `exact`.
+
+    `end` is the number of lines that the file announces, if these are its last ones: there it may have been cut.
+    """
+    try:
+        table = np.loadtxt(rows, dtype=np.int64, ndmin=2) if rows else np.empty((0, 4), dtype=np.int64)
+    except ValueError:  # polygons of several sizes, or colours after them
+        return fans(_corners(rows, end, exact))
+    if len(table) and not (table[:, 0] == table.shape[1] - 1).all():
+        return fans(_corners(rows, end, exact))
+    return fan(table[:, 1:])
+
+
+def _corners(rows: Sequence[bytes], end: int | None, exact: bool) -> Iterable[list[int]]:
+    for number, row in enumerate(rows, 1):
+        words = row.split()
+        announced, found = int(words[0]), len(words) - 1
+        if announced < 0 or found < announced or (exact and found > announced):
+            if end is not None and number == len(rows) and 0 <= found < announced:
+                raise truncated(end - 1, end)
+            raise MeshError(f"is damaged: face {number:,} announces {announced} corners and has {found}")
+        yield list(map(int, words[1 : announced + 1]))
+
+
+def fan(corners: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Triangles of polygons `(polygons, corners)`, in the order of the polygons."""
+    count = corners.shape[1]
+    if len(corners) and count < 3:
+        raise MeshError(f"is damaged: a face has {count} corners")
+    first = np.broadcast_to(corners[:, :1], (len(corners), max(count - 2, 0)))
+    return np.stack([first, corners[:, 1:-1], corners[:, 2:]], axis=-1).reshape(-1, 3)
+
+
+def fans(polygons: Iterable[Sequence[int]]) -> NDArray[np.int64]:
+    """Triangles of polygons of any numbers of corners."""
+    triangles = array("q")
+    for number, corners in enumerate(polygons, 1):
+        if len(corners) < 3:
+            raise MeshError(f"is damaged: face {number:,} has {len(corners)} corners")
+        for b, c in pairwise(corners[1:]):
+            triangles.extend((corners[0], b, c))
+    return np.array(triangles, dtype=np.int64).reshape(-1, 3)
