@@ -165,8 +165,9 @@ def _lock(path: Path, wait: bool) -> TextIO | None:
             return file
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                file.truncate(0)
-                file.write(f"process {os.getpid()} on {socket.gethostname()}")
-                file.flush()
+                with suppress(OSError):  # a full disk: the lock is held all the same
+                    file.truncate(0)
+                    file.write(f"process {os.getpid()} on {socket.gethostname()}")
+                    file.flush()
                 return file
         file.close()  # it was removed while this process waited for it

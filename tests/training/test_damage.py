@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 from tiny import metrics, tiny
 
 from vector_neurons.data import DataError
+from vector_neurons.data.folder import convert
+from vector_neurons.data.reading import UPRIGHT
 from vector_neurons.training import (
     SettingsError,
     TrainingError,
@@ -23,6 +25,7 @@ from vector_neurons.training import (
     loop,
     read_settings,
     results,
+    sets,
 )
 from vector_neurons.training.log import METRICS, Log, read_metrics
 from vector_neurons.training.settings import Clouds, Machine, Network, Protocol, Recipe, Settings
@@ -67,6 +70,24 @@ def test_other_classes_are_refused_wherever_a_model_meets_data(files, tmp_path):
     assert (tmp_path / "run" / "test.json").read_bytes() == before
     with pytest.raises(TrainingError, match="only the data has zeppelin"):
         fit(tiny(**where, epochs=2), tmp_path / "run", resume=True)
+
+
+def test_a_pack_is_taken_by_name_or_path(files, tmp_path):
+    made = convert(files, tmp_path / "packs", to="mine")
+    where = {"data": "folder", "data_root": str(tmp_path / "packs"), "size": None, "epochs": 1}
+    for number, pack in enumerate(("mine", str(made))):
+        fit(tiny(**where, pack=pack), tmp_path / f"run{number}")
+    assert metrics(tmp_path / "run0") == metrics(tmp_path / "run1")
+    with pytest.raises(SettingsError, match="or the --pack"):
+        check(tiny(**where, pack="mine", folder=str(files)))
+    with pytest.raises(SettingsError, match="--up and --drop-nan"):
+        check(tiny(**where, pack="mine", up="y"))
+
+
+def test_the_axis_that_is_up_is_told(files, tmp_path):
+    where = {"data": "folder", "folder": str(files), "data_root": str(tmp_path / "packs"), "size": None}
+    upright, lying = (sets.open_set(tiny(**where, up=up).clouds, "train")[0].points for up in ("z", "y"))
+    torch.testing.assert_close(upright @ torch.tensor(UPRIGHT["y"], dtype=torch.float32).mT, lying)
 
 
 def test_files_without_class_folders_are_no_classification(files, tmp_path):
@@ -200,7 +221,7 @@ def wrong():
 
 @pytest.mark.parametrize(("group", "name"), [pytest.param(*x[1:], id=x[0]) for x in wrong()])
 def test_settings_of_another_type_are_refused(group, name):
-    for value in ({}, [[1]], 10**400, "x" if name not in ("data_root", "folder", "device") else 1):
+    for value in ({}, [[1]], 10**400, "?" if name not in ("data_root", "folder", "pack", "device") else 1):
         saved = json.loads(json.dumps(tiny().as_dict()))
         saved[group] = value if name is None else saved[group] | {name: value}
         if name is None and value == {}:

@@ -73,8 +73,18 @@ def check(settings: Settings, processes: int = 1) -> None:
     refusals = [
         *(_about_reconstruction(settings, fewest) if reconstructs else _about_others(settings)),
         (settings.task == "segmentation" and not segmentable, f"--data {clouds.data} has no parts to segment"),
-        (clouds.data == "folder" and clouds.folder is None, "--data folder needs the --folder with the files"),
-        (clouds.data != "folder" and clouds.folder is not None, "--folder belongs to --data folder"),
+        (
+            clouds.data == "folder" and (clouds.folder is None) == (clouds.pack is None),
+            "--data folder needs the --folder with the files, or the --pack made of it",
+        ),
+        (
+            clouds.data != "folder" and (clouds.folder is not None or clouds.pack is not None),
+            "--folder and --pack belong to --data folder",
+        ),
+        (
+            clouds.folder is None and (clouds.up is not None or clouds.drop_nan),
+            "--up and --drop-nan are about the files of --folder; a pack was made with its own",
+        ),
         (clouds.data != "shapes" and clouds.size is not None, "--size belongs to --data shapes"),
         (clouds.points > clouds.pool, f"--points {clouds.points} are more than the --pool of {clouds.pool}"),
         (fewest > clouds.points, f"--early-points {fewest} are more than --points {clouds.points}"),

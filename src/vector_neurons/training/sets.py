@@ -52,8 +52,15 @@ def open_set(clouds: Clouds, split: str) -> Dataset:
         return ModelNet40(split, clouds.data_root, points=clouds.pool)
     if clouds.data == "shapenet-part":
         return ShapeNetPart(split, clouds.data_root, points=clouds.pool)
-    assert clouds.folder is not None  # checked with the settings
-    return Folder(clouds.folder, split, clouds.data_root, points=clouds.pool)
+    return Folder(
+        clouds.folder,
+        split,
+        clouds.data_root,
+        pack=clouds.pack,
+        points=clouds.pool,
+        up=clouds.up,
+        drop_nan=clouds.drop_nan,
+    )
 
 
 def shapes_size(clouds: Clouds, split: str) -> int | None:

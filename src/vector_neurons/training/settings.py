@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from ..data.reading import Up
 from ..models.occupancy import CodeInvariants, DecoderName
 from ..typing import Neurons, Nonlinearity, Pool, Rotations
 
@@ -29,6 +30,12 @@ class Clouds:
     """where packs are; by default the environment's VN_DATA, or the platform's cache directory"""
     folder: str | None = None
     """your own files, one sub-folder for each class; with --data folder"""
+    pack: str | None = None
+    """in place of --folder, the pack that `vn data folder --to NAME` made of it: its name, or its path"""
+    up: Up | None = None
+    """axis that is up in the files of --folder; by default y in .glb, z in all others"""
+    drop_nan: bool = False
+    """leave out points of the files of --folder that are NaN or infinite"""
     size: int | None = None
     """number of training clouds of shapes, by default 4200; a tenth and a fifth as many to validate and test"""
     points: int = 1024
