@@ -161,6 +161,8 @@ def _unwrapped(source: Any) -> dict[str, Tensor]:
         if tensor.layout != torch.strided or tensor.is_meta or tensor.dtype not in usual:
             kind = f"{tensor.layout}, {tensor.dtype}, {tensor.device}".replace("torch.", "")
             raise CheckpointError(f"{name[:100]!r} is no dense tensor of real numbers ({kind}), as weights are")
+        if not tensor.isfinite().all():
+            raise CheckpointError(f"{name[:100]!r} holds NaN or infinite numbers: its training had diverged")
     return state
 
 

@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from .._files import first_line, write_file
+from .._files import JSON_MAX_BYTES, FileError, check_regular, first_line, write_file
 from .run import TrainingError
 
 METRICS, CURVE = "metrics.jsonl", "curve.png"
@@ -108,10 +108,13 @@ class Log:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run, one for every epoch; damaged ones are left out with a warning, a last, cut one without."""
     path = folder / METRICS
+    if not os.path.lexists(path):
+        return []
     try:
-        texts = path.read_bytes().decode(errors="replace").split("\n") if os.path.exists(path) else [""]
-    except OSError as error:
-        raise TrainingError(f"{path} cannot be read: {first_line(error)}") from error
+        check_regular(path, JSON_MAX_BYTES)
+        texts = path.read_bytes().decode(errors="replace").split("\n")
+    except (FileError, OSError) as error:
+        raise TrainingError(first_line(error)) from error
     cut = texts.pop()  # what stands behind the last end of a line
     lines, damaged = [], []
     for number, text in enumerate(texts, 1):
