@@ -17,7 +17,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from .build import BuildError, build, cache, library
+from .._files import cache
+from .build import BuildError, build, built, library
 from .operators import register
 
 Body = Literal["auto", "eager", "native"]
@@ -132,4 +133,6 @@ _State.chosen = _environment  # type: ignore[assignment]
 if _environment == "native":
     _load()
 
-__all__ = ["Body", "BuildError", "available", "build", "cache", "chosen", "library", "native", "use", "using"]
+__all__ = [
+    "Body", "BuildError", "available", "build", "built", "cache", "chosen", "library", "native", "use", "using",
+]  # fmt: skip
