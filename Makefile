@@ -1,6 +1,6 @@
 # `make demo` shows the main thing, `make test` proves it. Both set everything up by themselves.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint kernels slow bench install clean
+.PHONY: help demo test lint kernels slow sanitize bench install clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -21,6 +21,7 @@ help:
 	@echo "make demo   set up, then train DGCNN and VN-DGCNN upright and test them in any pose: demo/report.html"
 	@echo "make test   set up, then lint, type check and run the whole test suite"
 	@echo "make slow   the tests marked slow"
+	@echo "make sanitize  the tests of the native kernels under address and undefined-behaviour sanitizers"
 	@echo "make bench  the published formulation against this library: docs/speed.md, half an hour"
 	@echo "make clean  remove the virtual environment and caches"
 
@@ -55,6 +56,9 @@ test: $(STAMP)
 
 slow: $(STAMP)
 	$(BIN)/pytest -m slow tests
+
+sanitize: $(STAMP)
+	$(BIN)/python tests/sanitize.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
