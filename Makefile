@@ -1,6 +1,6 @@
 # `make demo` shows the main thing, `make test` proves it. Both set everything up by themselves.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint kernels slow fuzz bench install clean
+.PHONY: help demo test lint kernels slow fuzz sanitize bench install clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -22,6 +22,7 @@ help:
 	@echo "make test   set up, then lint, type check and run the whole test suite"
 	@echo "make slow   the tests marked slow"
 	@echo "make fuzz   damaged files, crashes at every write, full disks: 1,500 cases and more, minutes"
+	@echo "make sanitize  the tests of the native kernels under address and undefined-behaviour sanitizers"
 	@echo "make bench  the published formulation against this library: docs/speed.md, half an hour"
 	@echo "make clean  remove the virtual environment and caches"
 
@@ -59,6 +60,9 @@ slow: $(STAMP)
 
 fuzz: $(STAMP)
 	$(BIN)/python tests/robustness/fuzz.py $(FUZZ)
+
+sanitize: $(STAMP)
+	$(BIN)/python tests/sanitize.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/speed.py

@@ -28,6 +28,18 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["a.json"]
 
 
+def test_the_cache_is_its_users_own_whatever_the_umask(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = os.umask(0o002)
+    try:
+        _files.make_folder(_files.cache())
+        _files.make_folder(tmp_path / "shared")
+    finally:
+        os.umask(before)
+    assert _files.cache().stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o775
+
+
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000, b"1" * 5_000, b""])
 def test_damaged_json_is_one_line(tmp_path, content):
     path = tmp_path / "a.json"

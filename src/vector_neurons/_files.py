@@ -35,6 +35,11 @@ def cache() -> Path:
     return home / "vector-neurons"
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it. The cache is for its user alone, whatever the umask: code is loaded from it."""
+    folder.mkdir(mode=0o700 if folder == cache() else 0o777, parents=True, exist_ok=True)
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its name; of an error of the system, what the system says.
 

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 
@@ -26,6 +28,20 @@ def test_builds_once(vn_command, elsewhere, stand_in_compiler):
     assert str(elsewhere) in vn_command("kernels", "show")[1]
     code, _, err = vn_command("kernels", "build", "--again")
     assert (code, err.count("building the native kernels")) == (0, 1)
+
+
+def test_what_is_damaged_or_not_ones_own_is_not_built(vn_command, elsewhere, stand_in_compiler):
+    path = Path(vn_command("kernels", "build")[1].strip())
+    path.chmod(0o666)
+    assert f"built   no: {path} can be written by other users" in vn_command("kernels")[1]
+    code, out, err = vn_command("kernels", "build")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    path.chmod(0o600)
+    path.write_text("")
+    assert "built   no: `vn kernels build`" in vn_command("kernels")[1]
+    code, out, err = vn_command("kernels", "build")
+    assert (code, out) == (0, f"{path}\n")
+    assert f"{path} is damaged and will be replaced" in err
 
 
 def test_says_in_one_line_why_not(vn_command, elsewhere, monkeypatch):

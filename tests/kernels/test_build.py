@@ -1,15 +1,27 @@
 """Where the native kernels cannot be built or loaded, and who chooses."""
 
+import json
+import os
+import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 from elsewhere import python
 
 from vector_neurons import kernels
-from vector_neurons.kernels.build import SOURCES, UNITS
+from vector_neurons._files import locked, sha256
+from vector_neurons.kernels.build import NATIVE, SOURCES, UNITS, flags
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
+
+
+@pytest.fixture
+def empty_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
 
 
 USE = """
@@ -41,11 +53,16 @@ def test_a_failed_build_is_one_warning_and_leaves_nothing(tmp_path):
 def test_a_library_that_cannot_be_loaded(tmp_path):
     name = "from vector_neurons.kernels.build import library; print(library())"
     path = Path(python(name, XDG_CACHE_HOME=str(tmp_path), VN_KERNELS="eager")[1].strip())
-    path.parent.mkdir(parents=True)
+    for folder in (path.parent.parent, path.parent):
+        folder.mkdir(mode=0o700)
     path.write_text("not a library")
+    path.chmod(0o600)
+    path.with_suffix(".json").write_text(json.dumps({"size": 13, "sha256": sha256(path)}))
+    path.with_suffix(".json").chmod(0o600)
     code, out, err = python(USE, XDG_CACHE_HOME=str(tmp_path))
     assert code == 0
     assert err.count("UserWarning") == 1
+    assert "invalid ELF header" in err or "file too short" in err
     assert "eager" in out
 
 
@@ -56,6 +73,7 @@ def test_a_compiler_with_arguments(tmp_path):
 
 def test_a_cache_that_cannot_be_written(tmp_path):
     (tmp_path / "vector-neurons").write_text("a file where the folder should be")
+    (tmp_path / "vector-neurons").chmod(0o600)
     code, out, err = python(USE, XDG_CACHE_HOME=str(tmp_path))
     assert code == 0
     assert "they cannot be written" in err
@@ -75,22 +93,47 @@ def test_every_source_is_compiled():
     assert compiled == [source.name for source in SOURCES if source.suffix == ".cpp"]
 
 
-def test_the_environment_chooses():
-    asks = "from vector_neurons import kernels; import torch; print(kernels.native(torch.zeros(1)))"
-    assert python(asks, VN_KERNELS="eager")[1] == "False\n"
-    assert python(asks, VN_KERNELS="native")[1] == "True\n"
-    code, _, err = python(asks, VN_KERNELS="fast")
-    assert code == 1
-    assert "VN_KERNELS is 'fast': choose one of auto, eager, native" in err
+def test_what_is_being_done_and_for_how_long(empty_cache, stand_in_compiler, capfd):
+    kernels.build()
+    begin, end = capfd.readouterr().err.splitlines()
+    assert re.fullmatch(r"vector_neurons: building the native kernels, once, about \d+ s on .* \(VN_KERNELS=.*", begin)
+    assert re.fullmatch(r"vector_neurons: built the native kernels in \d+ s, into .*/kernels", end)
 
 
-def test_native_by_name_fails_where_it_cannot_be_built(tmp_path):
-    ask = "from vector_neurons import kernels; kernels.use('native')"
-    code, _, err = python(ask, CXX="no-such-compiler", XDG_CACHE_HOME=str(tmp_path))
-    assert code == 1
-    assert "BuildError: no C++ compiler was found" in err
+def test_who_waits_says_for_whom(empty_cache, stand_in_compiler, capfd):
+    lock, said = kernels.build().with_suffix(".lock"), ""
+    capfd.readouterr()
+    with ThreadPoolExecutor(1) as pool:
+        with locked(lock):
+            waiting = pool.submit(kernels.build, again=True)
+            while not said and not waiting.done():
+                time.sleep(0.01)
+                said = capfd.readouterr().err
+            assert re.fullmatch(rf"vector_neurons: waiting for the native kernels: process {os.getpid()} on .*\n", said)
+            assert not waiting.done()
+        assert waiting.result() == kernels.built()
 
 
-def test_unknown_bodies_are_refused(unchecked):
-    with pytest.raises(ValueError, match="unknown kernels 'quick': choose one of auto, eager, native"):
-        kernels.use("quick")
+def test_environments_with_the_same_torch_share_a_library(monkeypatch, tmp_path):
+    here = kernels.library()
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "elsewhere" / "torch" / "__init__.py"))
+    assert kernels.library() == here
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    assert kernels.library() != here
+
+
+@pytest.mark.skipif("-g" in flags(), reason="what sanitizers report names the sources")
+def test_a_library_does_not_know_where_it_was_built():
+    content = kernels.build().read_bytes()
+    for path in (Path(torch.__file__).parent, NATIVE):
+        assert bytes(path) not in content
+
+
+def test_sanitizers_have_a_library_of_their_own(monkeypatch):
+    monkeypatch.delenv("VN_SANITIZE", raising=False)
+    here = kernels.library()
+    monkeypatch.setenv("VN_SANITIZE", "0")
+    assert kernels.library() == here
+    monkeypatch.setenv("VN_SANITIZE", "1")
+    assert "-fsanitize=address,undefined" in flags()
+    assert kernels.library() != here

@@ -197,7 +197,7 @@ def interpret(path):
     found["mixed"] = {dtype: mixed(triton, dtype) for dtype in (torch.float32, torch.float64)}
     triton.register("cpu")
     torch.library.impl("vector_neurons::nearest", "cpu", lambda x, _, k, own, __: neighbours._search(x, k, own, None))
-    kernels._State.loaded = True  # the operators now have bodies, though not those in C++
+    kernels._State.native = "loaded"  # the operators now have bodies, though not those in C++
     launch, launched = triton._Launch.__call__, []
     triton._Launch.__call__ = lambda *args, **kwargs: launched.append(args[1]) or launch(*args, **kwargs)
     for name in LAYERS:

@@ -29,8 +29,11 @@ def run(
         except kernels.BuildError as error:
             raise UserError(f"cannot be built: {error}") from error
         return 0
-    there = kernels.library().is_file()
-    print(f"built   {kernels.library() if there else 'no: `vn kernels build`, or at first use'}")
+    try:
+        state = str(kernels.built() or "no: `vn kernels build`, or at first use")
+    except kernels.BuildError as error:
+        state = f"no: {error}"
+    print(f"built   {state}")
     print(f"machine {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}")
     print(f"chosen  {kernels.chosen()} (VN_KERNELS, or vector_neurons.kernels.use)")
     return 0

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._files import first_line, flush, locked, read_json, sha256, write_file
+from .._files import first_line, flush, locked, make_folder, read_json, sha256, write_file
 from ..mesh import MeshWarning
 from ..mesh.stored import patiently
 from .pack import FORMAT, DataError, write_pack
@@ -118,7 +118,7 @@ def build(
         if not any(chunk.size for chunk in plan.chunks if chunk.split == split):
             raise DataError(f"the {plan.layout} is incomplete: its {split} set has no shapes, get it again")
     folder = path.with_suffix(".partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     if path.is_dir():
         raise DataError(f"{path} is a folder: a pack needs another name")
     with locked(path.with_suffix(".lock")):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._files import BLOCK, cache, check_regular, first_line, flush
+from .._files import BLOCK, cache, check_regular, first_line, flush, make_folder
 from .contents import MORE, complaint
 
 FORMAT = 1
@@ -167,7 +167,7 @@ def write_pack(path: Path, about: Mapping[str, Any], chunks: Sequence[Mapping[st
         header[name] = {"dtype": DTYPES[dtype], "shape": [rows, *shape], "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     # A short name: that of the pack may be as long as names can be.
     part = path.with_name(f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}.{os.getpid()}.part")
     try:

@@ -4,6 +4,7 @@ Not `torch.utils.cpp_extension`: that needs ninja, setuptools and Python's heade
 """
 
 import hashlib
+import json
 import os
 import platform
 import shlex
@@ -11,12 +12,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import torch
+
+from .._files import FileError, LockedError, cache, check_regular, first_line, flush, locked, read_json, sha256
 
 NATIVE = Path(__file__).parent / "native"
 SOURCES = sorted(NATIVE.iterdir())
@@ -24,6 +27,13 @@ SOURCES = sorted(NATIVE.iterdir())
 UNITS = [["bend.cpp"], ["knn.cpp"], ["images.cpp", "moments.cpp", "read.cpp"]]
 # AVX-512 has more registers; its longer vectors were measured to be no faster here, and would need more padding.
 MACHINES = {"AVX2": ["-march=x86-64-v3"], "AVX512": ["-march=x86-64-v4", "-mprefer-vector-width=256"]}
+# With VN_SANITIZE=1, for `make sanitize`: any out-of-bounds access and any undefined behaviour ends the process.
+# Not the checks of dynamic types, which would need the type information that torch hides.
+SANITIZE = ["-O1", "-g", "-fno-omit-frame-pointer", "-DVN_SANITIZE"]
+SANITIZE += ["-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all"]
+# Seconds of one core that compiling takes, all units and the longest of them: between a fast and a slow machine.
+SECONDS, LONGEST = 100, 45
+LEFTOVER = 24 * 3600  # seconds after which what a killed compilation left may be removed
 
 
 class BuildError(RuntimeError):
@@ -34,16 +44,18 @@ def compiler() -> list[str] | None:
     """The C++ compiler: `$CXX`, or the first of the usual names."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
     # A compiler may be a command with arguments: "ccache g++".
-    return next((words for name in names if (words := shlex.split(name)) and shutil.which(words[0])), None)
+    with suppress(ValueError):  # a quotation mark without its other half
+        return next((words for name in names if (words := shlex.split(name)) and shutil.which(words[0])), None)
+    return None
 
 
 def flags() -> list[str]:
-    """What the compiler is told, chosen by the capability that torch found in this CPU."""
+    """What the compiler is told, chosen by the capability that torch found in this CPU; no paths, see `library`."""
     machine = MACHINES.get(torch.backends.cpu.get_cpu_capability(), [])
-    root = Path(torch.__file__).parent
+    sanitized = os.environ.get("VN_SANITIZE", "0") not in ("", "0")
     return [
         "-std=c++20",
-        "-O3",
+        *(SANITIZE if sanitized else ["-O3"]),
         *machine,
         # No signs of errors to keep: square roots and comparisons can then be vectorised. Arithmetic stays exact.
         "-fno-math-errno",
@@ -52,63 +64,122 @@ def flags() -> list[str]:
         "-fPIC",
         "-shared",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-        *(f"-isystem{root / 'include' / more}" for more in ("", "torch/csrc/api/include")),
     ]
 
 
-def cache() -> Path:
-    """The library's folder among the user's caches."""
-    if sys.platform == "darwin":
-        home = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        home = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "vector-neurons"
+def _paths() -> list[str]:
+    """Where torch and the sources are, of which the library keeps no trace."""
+    root = Path(torch.__file__).parent
+    headers = [f"-isystem{root / 'include' / more}" for more in ("", "torch/csrc/api/include")]
+    return [*headers, f"-L{root / 'lib'}", *(f"-ffile-prefix-map={path}={path.name}" for path in (root, NATIVE))]
 
 
 def library() -> Path:
-    """Path of the library for these sources, this torch and this machine, whether built or not."""
-    key = hashlib.sha256("\n".join([torch.__version__, platform.machine(), *flags()]).encode())
+    """Path of the library for these sources, this build of torch and this machine, whether built or not.
+
+    Nothing here depends on where torch is installed: environments with the same build of torch share a library, whose
+    undefined names are found in the torch that is already loaded.
+    """
+    build_of_torch = [torch.__version__, torch.__config__.show()]
+    parts = [*build_of_torch, platform.machine(), *platform.libc_ver(), *flags()]
+    key = hashlib.sha256("\n".join(parts).encode())
     for source in SOURCES:
         key.update(source.read_bytes())
-    return cache() / "kernels" / f"{key.hexdigest()[:16]}.so"
+    try:
+        return cache() / "kernels" / f"{key.hexdigest()[:16]}.so"
+    except RuntimeError as error:
+        raise BuildError("there is no home folder (name a folder for them in XDG_CACHE_HOME)") from error
+
+
+def built() -> Path | None:
+    """The library, if it is there and whole; one that another user could have written raises `BuildError`."""
+    try:
+        target = library()
+        for path in (cache(), target.parent, target, _record(target)):
+            _refuse_shared(path)
+        # A library of the wrong size is a crash (SIGBUS) when it is loaded, or later.
+        found = {"size": check_regular(target), "sha256": sha256(target)}
+        return target if read_json(_record(target), most=1000) == found else None
+    except (FileError, OSError):  # building it will say more
+        return None
 
 
 def build(*, again: bool = False) -> Path:
     """Build the library unless it is there, and give its path."""
     try:
+        if (found := built()) and not again:
+            return found
         target = library()
-        if target.is_file() and not again:
-            return target
         if sys.platform == "win32":
             raise BuildError("they are not built on Windows")
-        found = compiler()
-        if found is None:
+        command = compiler()
+        if command is None:
             raise BuildError("no C++ compiler was found (install g++ or clang++, or name one in CXX)")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            if target.is_file() and not again:  # by now
-                return target
-            where = f"once, into {target.parent} ..."
-            print(f"vector_neurons: building the native kernels, {where}", file=sys.stderr, flush=True)
-            fresh = Path(folder) / target.name
-            _compile(found, fresh)
-            fresh.replace(target)  # at once: somebody may be loading it
-    except OSError as error:
-        raise BuildError(f"they cannot be written: {error}") from error
+        cache().parent.mkdir(parents=True, exist_ok=True)
+        for folder in (cache(), target.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        with ExitStack() as stack:  # of many processes that start together one builds, and the others wait for it
+            lock = target.with_suffix(".lock")
+            try:
+                stack.enter_context(locked(lock, wait=False))
+            except LockedError as error:
+                _say(f"waiting for the native kernels: {error}")
+                stack.enter_context(locked(lock))
+            if (found := built()) and not again:  # by now
+                return found
+            _build(command, target)
+    except (OSError, FileError) as error:
+        raise BuildError(f"they cannot be written: {first_line(error)}") from error
     return target
 
 
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """One process at a time: of many that start together, one builds, and the others wait for it."""
-    import fcntl  # not on Windows
+def _build(command: list[str], target: Path) -> None:
+    if target.exists() and not built():
+        _say(f"{target} is damaged and will be replaced")
+    cores, started = os.cpu_count() or 1, time.monotonic()
+    estimate = f"about {max(LONGEST, SECONDS / cores):.0f} s on {cores} {'core' if cores == 1 else 'cores'}"
+    _say(f"building the native kernels, once, {estimate} (VN_KERNELS=eager does without them) ...")
+    for left in target.parent.glob("building-*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > LEFTOVER:
+                shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="building-", ignore_cleanup_errors=True) as folder:
+        fresh = Path(folder) / target.name
+        _compile(command, fresh)
+        record = _record(fresh)
+        record.write_text(json.dumps({"size": check_regular(fresh), "sha256": sha256(fresh)}))
+        for file in (fresh, record):
+            file.chmod(0o600)  # whatever the umask
+            flush(file)
+        # Each at once: somebody may be loading it. After a crash between the two they do not match: it is built again.
+        for file in (fresh, record):
+            file.replace(target.with_name(file.name))
+        with suppress(OSError):  # a drive on which folders cannot be flushed
+            flush(target.parent)
+    _say(f"built the native kernels in {time.monotonic() - started:.0f} s, into {target.parent}")
 
-    with lock.open("w") as file:
-        with suppress(OSError):  # a disk without locks: all build then, and the last one's stays
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+
+def _record(target: Path) -> Path:
+    """The file beside a library that has its size and checksum."""
+    return target.with_suffix(".json")
+
+
+def _refuse_shared(path: Path) -> None:
+    """Code that another user could have written is not run."""
+    if sys.platform == "win32":
+        return
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return
+    if found.st_uid not in (0, os.getuid()):
+        raise BuildError(f"{path} belongs to another user (name a folder of your own in XDG_CACHE_HOME)")
+    if found.st_mode & 0o022:
+        raise BuildError(f"{path} can be written by other users (run `chmod go-w {path}`)")
+
+
+def _say(line: str) -> None:
+    print(f"vector_neurons: {line}", file=sys.stderr, flush=True)
 
 
 def _compile(compiler: list[str], target: Path) -> None:
@@ -121,12 +192,16 @@ def _compile(compiler: list[str], target: Path) -> None:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(make, UNITS, objects))  # raises what went wrong
-    _run(compiler, *objects, f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10", "-o", str(target))
+    _run(compiler, *objects, "-ltorch_cpu", "-lc10", "-o", str(target))
 
 
 def _run(compiler: list[str], *arguments: str) -> None:
-    command = [*compiler, *flags(), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"})
+    command = [*compiler, *flags(), *_paths(), *arguments]
+    english = os.environ | {"LC_ALL": "C"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=english)
+    except OSError as error:
+        raise BuildError(f"{compiler[0]} could not be started: {first_line(error)}") from error
     if done.returncode:
         lines = [*done.stderr.splitlines(), f"exit code {done.returncode}"]
         first = next((line for line in lines if "error" in line), lines[0])

@@ -16,11 +16,16 @@
 #include <sys/mman.h>
 #endif
 
+// A sanitizer watches the borders of torch's memory, not of ours.
+#if defined(MADV_HUGEPAGE) && !defined(VN_SANITIZE)
+#define VN_KEEPS_BLOCKS
+#endif
+
 namespace vector_neurons {
 
 using at::Tensor;
 
-#ifdef MADV_HUGEPAGE
+#ifdef VN_KEEPS_BLOCKS
 
 class Blocks {
  public:
@@ -79,7 +84,7 @@ class Blocks {
 
 // An uninitialised tensor.
 inline Tensor fresh(at::IntArrayRef sizes, const at::TensorOptions& options) {
-#ifdef MADV_HUGEPAGE
+#ifdef VN_KEEPS_BLOCKS
   const size_t wanted = c10::multiply_integers(sizes) * options.dtype().itemsize();
   if (wanted >= Blocks::PAGE)
     if (const auto [start, size] = Blocks::all().take(wanted); start)
