@@ -1,8 +1,8 @@
 """The paper's equations, one function each, on vector features `(..., dim, channels)`.
 
 Letters as in the paper: `q` a feature, `k` its direction. All functions work at every rank and, but for cross products,
-in every dimension. Sums of squares and divisions are carried out in float32 at least, also under autocast, and in
-float64 where squares would leave the range of float32 (see `extremes`).
+in every dimension. Sums of squares and divisions are carried out in float32 at least, also under autocast. Where
+squares would leave its range, layers call these functions in float64 (see `extremes`).
 
 Divisions by a length have no additive eps, which would be right at one scale only. Instead, a vector shorter than a
 thousandth of what is usual counts as that long: its direction is mostly rounding, and the bound keeps errors and
@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 from ..geometry.neighbours import tie_tolerance
 from ..typing import Directions, Frames, Mask, Scalars, Vectors
-from .extremes import extreme, widen
 
 Scalar = Callable[[Tensor], Tensor]
 
@@ -29,9 +28,7 @@ RELATIVE_FLOOR = 1e-3
 
 
 def _wide(x: Tensor) -> Tensor:
-    if x.dtype == torch.float64:
-        return x
-    return widen(x) if extreme(x) else x.float()
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def _positive(squares: Tensor) -> Tensor:
@@ -44,14 +41,10 @@ def _bounded(squares: Tensor) -> Tensor:
     return _positive(squares.maximum(RELATIVE_FLOOR**2 * squares.detach().mean(-1, keepdim=True)))
 
 
-def _squares(wide: Tensor) -> Tensor:
-    # A sum of squares, not torch.norm: its gradient is finite at zero, and over a middle axis it is far faster.
-    return wide.square().sum(-2)
-
-
 def squared_norm(x: Vectors) -> Scalars:
     """Squared length of every vector."""
-    return _squares(_wide(x))
+    # A sum of squares, not torch.norm: its gradient is finite at zero, and over a middle axis it is far faster.
+    return _wide(x).square().sum(-2)
 
 
 def norm(x: Vectors) -> Scalars:
@@ -80,7 +73,7 @@ def leaky_relu(q: Vectors, k: Directions, slope: float = 0.2, *, eps: float | No
     """
     wide, k = _wide(q), _wide(k)
     against = (wide * k).sum(-2, keepdim=True).clamp_max(0)
-    squares = _squares(k)
+    squares = squared_norm(k)
     squares = _bounded(squares) if eps is None else squares + eps
     return torch.addcmul(wide, (slope - 1) * against / squares.unsqueeze(-2), k).to(q.dtype)
 
@@ -92,7 +85,7 @@ def activation(q: Vectors, k: Directions, h: Scalar, *, signed: bool = True) -> 
     `h(‖q∥‖) q∥ / ‖q∥‖`, which shows `h` only lengths, where ReLU does nothing: that form is `signed=False`.
     """
     wide, k = _wide(q), _wide(k)
-    unit = k * _bounded(_squares(k)).rsqrt().unsqueeze(-2)
+    unit = k * _bounded(squared_norm(k)).rsqrt().unsqueeze(-2)
     p = (wide * unit).sum(-2, keepdim=True)
     image = h(p) if signed else p.sign() * h(p.abs())
     return torch.addcmul(wide, image - p, unit).to(q.dtype)
@@ -134,7 +127,7 @@ def max_pool(x: Float[Tensor, "... elements dim channels"], k: Directions, mask:
         k = k.where(mask[..., None, None], 0)
     agreement = (_wide(x) * _wide(k)).sum(-2, keepdim=True)
     sizes = (squared_norm(x) * squared_norm(k)).sqrt().unsqueeze(-2)
-    tolerance = tie_tolerance(torch.promote_types(x.dtype, torch.float32)) * sizes.amax(-3, keepdim=True)
+    tolerance = tie_tolerance(agreement.dtype) * sizes.amax(-3, keepdim=True)
     # NaN is chosen too, as by torch's own maximum: it must not be hidden.
     if mask is not None:
         agreement = agreement.masked_fill(~mask[..., None, None], -torch.inf)
@@ -187,18 +180,14 @@ def _standardise(x: Tensor, dims: list[int], weight: Tensor | None, eps: float, 
     wide = _wide(x)
     among = None if dims == [-1] else mask  # what an element's own channels are needs no mask
     centred = wide - masked_mean(wide, dims, among)
-    spread = masked_mean(_squares(centred).unsqueeze(-2), dims, among)
+    spread = masked_mean(squared_norm(centred).unsqueeze(-2), dims, among)
     # Relative to the size before centring: commutes with scaling, and equal vectors give 0, not amplified rounding.
-    squares = _squares(wide).unsqueeze(-2)
+    squares = squared_norm(wide).unsqueeze(-2)
     spread = spread + eps * masked_mean(squares, dims, among)
     # A list that is all rounding, where neighbours cancel, stays small beside the rest of its sample.
     sample = masked_mean(squares, list(range(1, x.ndim)), mask)
     result = centred * _positive(spread.maximum(RELATIVE_FLOOR**2 * sample)).rsqrt()
     return (result if weight is None else result * weight).to(x.dtype)
-
-
-def _length(wide: Tensor) -> Tensor:
-    return _positive(_squares(wide.unsqueeze(-1))).sqrt()
 
 
 def invariant_product(x: Vectors, frame: Frames) -> Float[Tensor, "... vectors channels"]:
@@ -220,9 +209,9 @@ def orthonormal_frame(x: Float[Tensor, "... dim 2"], *, eps: float = 0.0) -> Flo
     if x.shape[-2] != 3:
         raise ValueError(f"orthonormal frames use a cross product, which is 3-D only, got {tuple(x.shape)}")
     first, second = _wide(x).unbind(-1)
-    size = _length(second)
-    first = first / (_length(first) + eps)
+    size = norm(second.unsqueeze(-1))
+    first = first / (norm(first.unsqueeze(-1)) + eps)
     second = second - (first * second).sum(-1, keepdim=True) * first
     floor = torch.finfo(second.dtype).eps ** 0.5
-    second = second / (_length(second).maximum(floor * size) + eps)
+    second = second / (norm(second.unsqueeze(-1)).maximum(floor * size) + eps)
     return torch.stack([first, second, torch.linalg.cross(first, second, dim=-1)], dim=-1).to(x.dtype)
