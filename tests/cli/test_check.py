@@ -138,3 +138,167 @@ def test_help_imports_nothing_beyond_torch_and_the_layers():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(run.stdout.split("LOADED")[1].split())
     assert not loaded & {"tyro", "trimesh", "safetensors", "tqdm", "rich"}
+
+
+BETWEEN = """
+    import torch
+    from torch import nn
+    import vector_neurons as vn
+
+    class Net(nn.Module):
+        '''Equivariant, but for a function at one place.'''
+        def __init__(self, place):
+            super().__init__()
+            self.place = place
+            self.edge, self.inner, self.last = vn.EdgeConv(1, 8, k=8), Inner(place), vn.Linear(8, 4)
+        def at(self, place, x):
+            return torch.relu(x) if self.place == place else x
+        def forward(self, points):
+            x = self.at("before", vn.lift(points))
+            x = self.at("between", self.edge(x))
+            return self.at("after", self.last(self.inner(x)))
+
+    class Inner(nn.Module):
+        def __init__(self, place):
+            super().__init__()
+            self.place, self.one, self.two = place, vn.Block(8, 8), vn.Block(8, 8)
+        def forward(self, x):
+            x = self.one(x)
+            x = self.two(torch.relu(x) if self.place == "nested" else x)
+            return torch.relu(x) if self.place == "end" else x
+
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.edge, self.act, self.last = vn.EdgeConv(1, 8, k=8), nn.ReLU(inplace=True), vn.Linear(8, 4)
+        def forward(self, points):
+            return self.last(self.act(self.edge(vn.lift(points))))
+
+    class Shifts(nn.Module):
+        '''Knows how to take a shift out, and so what goes into its layers is vectors without one.'''
+        def __init__(self):
+            super().__init__()
+            self.keep, self.edge = nn.Identity(), vn.EdgeConv(1, 8, k=8)
+        def forward(self, points):
+            return torch.relu(self.edge(vn.lift(self.keep(points - points.mean(1, keepdim=True)))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("none", "SO3-equivariant"),
+        ("before", "the input of edge is already not equivariant; look at what stands before it"),
+        ("between", "the input of inner is already not equivariant; look at what stands before it"),
+        ("nested", "the input of inner.two is already not equivariant; look at what stands before it"),
+        ("end", "first at inner (Inner), error"),
+        ("end", "look at its own code after the last of them, inner.two"),
+        ("after", "first at (output) (Net), error"),
+        ("after", "look at its own code after the last of them, last"),
+    ],
+)
+def test_functions_between_layers_are_found(vn_command, tmp_path, place, words):
+    (tmp_path / "between.py").write_text(textwrap.dedent(BETWEEN))
+    code, out, _ = vn_command("check", f"{tmp_path}/between.py:Net", "--with", f"place={place}")
+    assert words in out
+    assert code == (0 if place == "none" else 1)
+    assert out.count("<-- breaks") == code
+
+
+def test_layers_that_work_in_place_do_not_shift_the_blame(vn_command, tmp_path):
+    (tmp_path / "between.py").write_text(textwrap.dedent(BETWEEN))
+    assert "breaks first at act (ReLU)" in vn_command("check", f"{tmp_path}/between.py:InPlace")[1]
+
+
+def test_vectors_without_a_shift_are_equivariant(vn_command, tmp_path):
+    (tmp_path / "between.py").write_text(textwrap.dedent(BETWEEN))
+    out = vn_command("check", f"{tmp_path}/between.py:Shifts", "--group", "se3")[1]
+    assert "SE3 breaks first at (output)" in out
+    assert "vectors, axis 2" in out
+
+
+CHANNELS_FIRST = """
+    import torch
+    from torch import nn
+    import vector_neurons as vn
+    from vector_neurons.compat import vnn
+
+    class Read(nn.Module):
+        '''Takes and gives (B, 3, N).'''
+        def __init__(self):
+            super().__init__()
+            self.edge, self.last = vn.EdgeConv(1, 8, k=8), vn.Linear(8, 1)
+        def forward(self, points):
+            return self.last(self.edge(vn.lift(points.mT.contiguous()))).squeeze(-1).mT
+
+    class Norms(nn.Module):
+        '''Lengths of what it takes for points (B, 3, N), whatever the size of the axis.'''
+        def forward(self, points):
+            return points.norm(dim=1)
+
+    class Edges(nn.Module):
+        '''The authors' axis order: (B, C, 3, N, K).'''
+        def __init__(self):
+            super().__init__()
+            self.layer = vnn.VNLinear(1, 5)
+        def forward(self, points):
+            return self.layer(points[:, None, :, :, None].expand(-1, -1, -1, -1, 4))
+"""
+
+
+@pytest.mark.parametrize("group", ["so3", "O3", "permutation", "SE3"])
+def test_points_with_coordinates_before_points(vn_command, tmp_path, group):
+    (tmp_path / "first.py").write_text(textwrap.dedent(CHANNELS_FIRST))
+    target, flags = f"{tmp_path}/first.py", ["--layout", "b3n", "--group", group]
+    centred = group != "SE3"  # no network here takes shifts out
+    assert vn_command("check", f"{target}:Read", *flags, "--gives", "points")[0] == (0 if centred else 1)
+    assert vn_command("check", f"{target}:Norms", *flags)[0] == (0 if centred else 1)
+    code, out, _ = vn_command("check", f"{target}:Edges", *flags, "--shape", 2, 3, 20)
+    assert code == (0 if centred else 1)
+    assert not centred or ("permuted, axis 3" if group == "permutation" else "axis 2") in out
+
+
+def test_a_module_for_the_other_layout_is_told_so(vn_command, tmp_path):
+    (tmp_path / "first.py").write_text(textwrap.dedent(CHANNELS_FIRST))
+    code, out, _ = vn_command("check", f"{tmp_path}/first.py:Norms")
+    assert code == 1
+    assert "then is equivariant: write --layout b3n" in out
+    code, _, err = vn_command("check", f"{tmp_path}/first.py:Read")
+    assert code == 2
+    assert "write --layout b3n" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--shape", 2, 3, 128], "the last axis must be 3, got (2, 3, 128); for a module that takes (B, 3, N), add"),
+        (["--shape", 2, 128, 3, "--layout", "b3n"], "the second of three axes must be 3"),
+        (["--takes", "vectors", "--shape", 2, 5, 4], "the last but one axis must be 3, got (2, 5, 4)"),
+        (["--takes", "frames", "--shape", 3], "the last but one axis must be 3"),
+        (["--shape", 0, 5, 3], "sizes of 1 or more"),
+        (["--group", "so4"], "unknown group 'so4': choose one of SO3, O3"),
+        (["--gives", "points"], "the output (2, 128, 24) cannot be what was declared: points are (B, N, 3)"),
+        (["--gives", "vectors"], "cannot be what was declared: vectors are (..., 3, C)"),
+    ],
+)
+def test_shapes_that_do_not_fit_get_one_line(vn_command, file, arguments, words):
+    code, out, err = vn_command("check", f"{file}:Good", *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_help_says_that_the_file_is_executed(vn_command):
+    assert "EXECUTES the Python file" in " ".join(vn_command("check", "--help")[1].replace("│", " ").split())
+
+
+def test_a_folder_goes_to_the_store_as_it_is(vn_command, tmp_path, monkeypatch):
+    """Which knows runs, too."""
+    from vector_neurons.models import DGCNN, store
+
+    seen = []
+    model = DGCNN(3, widths=(12,), embedding=24, hidden=(8,), k=5)
+    monkeypatch.setattr(store, "load", lambda folder: (seen.append(folder), model)[1])
+    (tmp_path / "run" / "best").mkdir(parents=True)
+    assert vn_command("check", tmp_path / "run", "--gives", "scalars")[0] == 0
+    assert seen == [str(tmp_path / "run")]

@@ -1,5 +1,8 @@
 """`vn train reconstruction` and `vn reconstruct`: from a scan to a file."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ from vector_neurons import mesh
 from vector_neurons.data import Shapes
 from vector_neurons.data.augment import visible
 from vector_neurons.models import DGCNN, OccupancyNetwork, store
+from vector_neurons.tasks import reconstruction
 from vector_neurons.training import Clouds, checkpoint, sets
 
 FLAGS = ["--size", 21, "--epochs", 1, "--points", 80, "--pool", 128, "--queries", 128, "--k", 8, "--batch", 7]
@@ -169,3 +173,124 @@ def test_the_network_of_the_package_rebuilds_a_ball(tmp_path, vn_command, camera
 def test_a_model_that_the_package_does_not_have():
     with pytest.raises(store.StoreError, match="the package has no model 'chairs', only reconstruction"):
         store.pretrained("chairs")
+
+
+def degenerate(name):
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(300, 3, dtype=torch.float64, generator=generator)
+    turn = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=generator))[0]
+    return {
+        "one-place": torch.full((300, 3), 7.0, dtype=torch.float64),
+        "unresolved": 1e6 + 1e-9 * points,
+        "few-places": points[:5].repeat(60, 1),
+        "line": points[:, :1] * turn[0] + 100,
+        "plane": points * torch.tensor([1.0, 1.0, 0.0]) @ turn + 3,
+    }[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("one-place", "all points of the scan are at one place"),
+        ("unresolved", "float64 cannot tell its points apart: move it to the origin"),
+        ("few-places", "the scan has points at 5 places only"),
+        ("line", "all points of the scan are on a line"),
+    ],
+)
+def test_scans_without_a_shape_are_refused(run, tmp_path, vn_command, name, words):
+    np.save(tmp_path / "scan.npy", degenerate(name).numpy())
+    code, said, err = vn_command("reconstruct", tmp_path / "scan.npy", "-o", tmp_path / "out.ply", "--model", run)
+    assert (code, said) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out.ply").exists()
+
+
+def test_a_flat_scan_is_warned_of(run, tmp_path, vn_command):
+    np.save(tmp_path / "scan.npy", degenerate("plane").numpy())
+    asked = ["-o", tmp_path / "out.ply", "--model", run, "--resolution", 32]
+    code, _, err = vn_command("reconstruct", tmp_path / "scan.npy", *asked)
+    assert code == 0
+    assert "vn reconstruct: all points of the scan lie in a plane: what is inside is a guess\n" in err
+
+
+@pytest.fixture
+def far(scan, tmp_path):
+    """The ball, of size 1, a million away from the origin: float32 has sixteen places along its diameter."""
+    file = tmp_path / "far.npy"
+    np.save(file, (np.load(scan) - [1000, 0, -3000]) / 500 + 1e6)
+    return file
+
+
+def test_a_ply_far_from_the_origin_is_in_double_precision(run, far, tmp_path, vn_command):
+    out = tmp_path / "out.ply"
+    code, said, err = vn_command("reconstruct", far, "-o", out, "--model", run, "--resolution", 64)
+    assert (code, err) == (0, "")
+    made = mesh.read(out)
+    assert " watertight" in said
+    assert mesh.watertight(made)
+    assert f"{len(torch.unique(made.vertices, dim=0)):,} vertices" in said
+    assert b"property double x" in out.read_bytes()[:200]
+
+
+@pytest.mark.parametrize("suffix", [".stl", ".glb"])
+def test_a_file_that_would_lose_faces_is_refused(run, far, tmp_path, vn_command, suffix):
+    before = sorted(tmp_path.iterdir())
+    asked = ["-o", tmp_path / f"out{suffix}", "--model", run, "--resolution", 64]
+    code, said, err = vn_command("reconstruct", far, *asked)
+    assert (code, said) == (2, "")
+    assert "write .ply" in err
+    assert err.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_small_numbers_with_few_decimals_are_refused(run, scan, tmp_path, vn_command):
+    np.save(tmp_path / "tiny.npy", (np.load(scan) - [1000, 0, -3000]) * 1e-10)
+    for suffix, expected in ((".obj", 2), (".ply", 0)):
+        asked = ["-o", tmp_path / f"out{suffix}", "--model", run, "--resolution", 32]
+        assert vn_command("reconstruct", tmp_path / "tiny.npy", *asked)[0] == expected
+
+
+def test_places_that_cannot_be_written_to(run, scan, tmp_path, vn_command, monkeypatch):
+    (tmp_path / "folder.ply").mkdir()
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path.name != "closed")
+    cases = [
+        (tmp_path / "folder.ply", "it is a folder"),
+        (tmp_path / f"{300 * 'x'}.ply", "names of files have at most 255 bytes"),
+        (tmp_path / f"{100 * '长'}.ply", "names of files have at most 255 bytes"),
+        (tmp_path / (300 * "x") / "out.ply", "File name too long"),
+        (tmp_path / "closed" / "out.ply", "no permission to write"),
+    ]
+    for out, words in cases:
+        code, said, err = vn_command("reconstruct", scan, "-o", out, "--model", run)
+        assert (code, said) == (2, "")
+        assert words in err
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EACCES, errno.EDQUOT])
+def test_a_disk_that_is_full_leaves_the_old_file(run, scan, tmp_path, vn_command, monkeypatch, error):
+    out = tmp_path / "out.ply"
+    out.write_text("old")
+    before = sorted(tmp_path.iterdir())
+
+    def full(made, path):
+        path.write_text("half a")
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(reconstruction, "write", full)
+    code, said, err = vn_command("reconstruct", scan, "-o", out, "--model", run, "--resolution", 32)
+    assert (code, said, err) == (2, "", f"vn reconstruct: cannot write {out}: {os.strerror(error)}\n")
+    assert out.read_text() == "old"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_far_more_threads_than_processors_are_refused(run, scan, tmp_path, vn_command):
+    before = torch.get_num_threads()
+    for threads in (100_000, -1):
+        asked = ["-o", tmp_path / "out.ply", "--model", run, "--threads", threads]
+        code, _, err = vn_command("reconstruct", scan, *asked)
+        assert code == 2
+        assert "--threads takes 1 or more, here up to" in err
+    assert torch.get_num_threads() == before

@@ -1,8 +1,11 @@
 import resource
+import subprocess
+import sys
 
 import pytest
 import torch
 
+from vector_neurons import kernels
 from vector_neurons.geometry import neighbours, rotations
 from vector_neurons.geometry.neighbours import edge_features, farthest_points, gather, knn
 
@@ -183,3 +186,35 @@ def test_memory_stays_bounded_at_100_000_points():
     rows = torch.arange(0, 100_000, 10_000)
     distance = (x[0, rows, None].double() - x[0].double()).square().sum(-1)
     assert torch.equal(index[0, rows], distance.argsort(-1)[:, :20])
+
+
+@pytest.mark.parametrize("body", ["eager", "native"])
+@pytest.mark.parametrize("exponent", [-100, -60, 64, 110])
+def test_neighbours_at_extreme_scales(exponent, body):
+    x = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0))
+    wide = torch.randn(2, 40, 3, 6, generator=torch.Generator().manual_seed(0))
+    # Each cloud has its own scale: those of a batch need not be alike.
+    scale = torch.tensor([1.0, 2.0**exponent]).view(2, 1, 1)
+    mask = torch.arange(40) < torch.tensor([[40], [20]])
+    with kernels.using(body):
+        assert torch.equal(knn(x * scale, 5), knn(x, 5))
+        assert torch.equal(knn(wide * scale[..., None], 5), knn(wide, 5))
+        padded = (x * scale).masked_fill(~mask[..., None], 1e38)
+        assert torch.equal(knn(padded, 5, mask=mask)[mask], knn(x, 5, mask=mask)[mask])
+        assert torch.equal(farthest_points(x * scale, 6), farthest_points(x, 6))
+
+
+def test_neighbours_under_vmap():
+    x = torch.randn(3, 2, 16, 3)
+    mask = torch.arange(16) < torch.tensor([[16], [9]])
+    found = torch.func.vmap(lambda cloud: knn(cloud, 4, mask=mask))(x)
+    assert torch.equal(found[:, mask], torch.stack([knn(cloud, 4, mask=mask)[mask] for cloud in x]))
+    found = torch.func.vmap(lambda cloud: knn(cloud, 4), in_dims=1)(x)
+    assert torch.equal(found, torch.stack([knn(x[:, i], 4) for i in range(2)]))
+
+
+def test_the_first_search_does_not_import_the_compiler():
+    code = "import sys, torch; from vector_neurons import knn; knn(torch.rand(1, 9, 3), 2)\n"
+    code += "print('torch._dynamo' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"

@@ -41,3 +41,25 @@ def test_noise(points):
     assert torch.equal(sampling.noise(points, 0.0), points)
     with pytest.raises(ValueError, match="sigma >= 0"):
         sampling.noise(points, -1.0)
+
+
+@pytest.mark.parametrize("exponent", [-100, -70, 64, 110])
+def test_unit_ball_of_extreme_scales(points, exponent):
+    x = points.float()
+    scale = torch.tensor([1.0, 2.0**exponent, 1.0, 2.0**exponent]).view(4, 1, 1)
+    assert torch.equal(sampling.unit_ball(x * scale), sampling.unit_ball(x))
+    centre, radius = sampling.ball(x)
+    assert torch.equal(sampling.ball(x * scale)[0], centre * scale)
+    assert torch.equal(sampling.ball(x * scale)[1], radius * scale)
+
+
+def test_unit_ball_of_a_single_place_has_a_gradient():
+    x = torch.full((1, 5, 3), 3.0, requires_grad=True)
+    sampling.unit_ball(x).sum().backward()
+    assert x.grad.isfinite().all()
+    assert sampling.ball(x)[1].item() == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_unit_ball_in_half_precision(points, dtype):
+    assert sampling.unit_ball(points.to(dtype)).norm(dim=-1).amax().item() == pytest.approx(1, rel=0.02)

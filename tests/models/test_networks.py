@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from vector_neurons import kernels, knn
 from vector_neurons.models import DGCNN, DGCNNSegmenter, Inputs, PointNet, PointNetSegmenter, VNTransformer
+from vector_neurons.nn import KITS
 from vector_neurons.testing import equivariance_error
 
 CLASSIFIERS = [DGCNN, PointNet, VNTransformer]
@@ -292,3 +294,37 @@ def test_every_parameter_that_trains_gets_a_gradient():
 def test_a_cloud_must_be_a_cloud():
     with pytest.raises(ValueError, match=r"takes clouds \(B, N, 3\), got \(2, 64, 4\)"):
         DGCNN(k=4).eval()(torch.zeros(2, 64, 4))
+
+
+@pytest.mark.parametrize("body", ["eager", "native"])
+@both_neurons
+@every_network
+def test_a_batch_without_clouds(network, neurons, body):
+    model, points = small(network, torch.float32, neurons=neurons), torch.empty(0, 24, 3)
+    with kernels.using(body):
+        for lengths in (None, torch.empty(0, dtype=torch.long)):
+            logits = model(*inputs_for(network, points), lengths=lengths)
+            assert logits.shape == (0, 24, 7) if network in SEGMENTERS else (0, 5)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's own attention
+@every_classifier
+def test_networks_under_vmap(network):
+    model, points = small(network), clouds(3, 2, 24, 3)
+    together = torch.func.vmap(model)(points)
+    assert (together - torch.stack([model(x) for x in points])).abs().max() < 1e-10
+    lengths = torch.tensor([[24, 20], [9, 24], [24, 24]])
+    together = torch.func.vmap(lambda x, n: model(x, lengths=n))(points, lengths)
+    assert (
+        together - torch.stack([model(x, lengths=n) for x, n in zip(points, lengths, strict=True)])
+    ).abs().max() < 1e-10
+
+
+@both_neurons
+def test_a_given_graph_under_vmap(neurons):
+    kit = KITS[neurons]
+    points = clouds(3, 2, 24, 3)
+    module = kit.EdgeConv(kit.width(3), 6, k=4).double().eval()
+    features, graphs = kit.lift(points), torch.stack([knn(x, 4) for x in points])
+    together = torch.func.vmap(module)(features, graphs)
+    assert (together - torch.stack([module(x, g) for x, g in zip(features, graphs, strict=True)])).abs().max() < 1e-10

@@ -291,3 +291,10 @@ def test_a_local_decoder_asks_the_nearest_points():
                 total = total + weight * local.each(torch.stack([*seen, ways[n].norm()])).clamp(min=0)
                 weights = weights + weight
             assert relative_error(found[b, q], local.all(total / weights)) <= 1e-12
+
+
+def test_a_batch_without_clouds():
+    for options in ({}, {"neurons": "scalar"}, {"local": 3}):
+        model = OccupancyNetwork(k=6, code=24, hidden=24, decoder_hidden=8, **options).eval()
+        for lengths in (None, torch.empty(0, dtype=torch.long)):
+            assert model(torch.empty(0, 24, 3), torch.empty(0, 7, 3), lengths).shape == (0, 7)

@@ -115,6 +115,14 @@ def test_each_group_finds_its_own_fault(group):
     assert equivariance_error(faults[group], POINTS, "points", "points", group) > 1e-2
 
 
+def test_groups_are_named_in_any_case():
+    with pytest.raises(AssertionError, match="ReLU is not SO3-equivariant"):
+        assert_equivariant(nn.ReLU(), VECTORS, group="so3")
+    assert report(nn.ReLU(), VECTORS, "vectors", group="so3").group == "SO3"
+    with pytest.raises(ValueError, match="unknown group 'so4'"):
+        equivariance_error(nn.ReLU(), VECTORS, group="so4")
+
+
 def test_relative_error():
     assert relative_error(torch.zeros(3), torch.zeros(3)) == 0
     assert relative_error(torch.ones(3), torch.zeros(3)) == torch.inf
@@ -170,11 +178,41 @@ def test_report_of_a_sound_network():
     assert (behaviour["edge"], behaviour["body"], behaviour["read"]) == ("vectors", "vectors", "scalars")
 
 
+MODELS = {
+    "DGCNN": lambda: vn.models.DGCNN(5, k=6, widths=(12, 12), embedding=24, hidden=(8,)),
+    "DGCNN, one graph": lambda: vn.models.DGCNN(5, k=6, widths=(12,), embedding=24, hidden=(8,), graph="coordinates"),
+    "DGCNNSegmenter": lambda: vn.models.DGCNNSegmenter(5, 3, k=6, embedding=24),
+    "PointNet": lambda: vn.models.PointNet(5, k=6, embedding=24, hidden=(8,)),
+    "PointNetSegmenter": lambda: vn.models.PointNetSegmenter(
+        5, 3, k=6, widths=((24,), (24,)), embedding=24, hidden=(8,)
+    ),
+    "VNTransformer": lambda: vn.models.VNTransformer(5, k=6, width=24, heads=2, layers=1, hidden=8),
+    "OccupancyNetwork": lambda: vn.models.OccupancyNetwork(k=6, code=24, hidden=24, decoder_hidden=8),
+    "OccupancyNetwork, local": lambda: vn.models.OccupancyNetwork(
+        encoder="dgcnn", k=6, code=24, hidden=24, decoder_hidden=8, local=4, conditional=True
+    ),
+}
+
+
+@pytest.mark.parametrize("group", ["SO3", "permutation"])
+@pytest.mark.parametrize("name", MODELS)
+def test_report_of_models(name, group):
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    found = report(model, *model.example(POINTS), None, group)
+    assert found.culprit is None, str(found)
+    # Nor would anything in them be blamed if they were part of a network that breaks.
+    worst = max((*found.rows, *found.inputs), key=lambda row: row.error)
+    assert worst.error <= found.tolerance, f"{worst.layer}: {worst}"
+
+
 @pytest.mark.parametrize("group", ["O3", "permutation"])
 def test_report_in_other_groups(group):
     network = nn.Sequential(vn.EdgeConv(4, 6, k=4, cross=group == "O3"), vn.Linear(6, 6, elements=24))
     found = report(network, VECTORS, "vectors", "vectors", group)
-    assert found.culprit.layer == {"O3": "0.blocks.0.linear", "permutation": "1"}[group]
+    # The cross products are in the code of the edge convolution, before its first block.
+    expected = {"O3": ("0.blocks.0", True), "permutation": ("1", False)}[group]
+    assert (found.culprit.layer, found.culprit.entry) == expected
     assert found.cause == "architecture"
 
 

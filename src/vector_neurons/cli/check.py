@@ -12,6 +12,7 @@ import tyro
 from torch import nn
 
 from .. import testing
+from .._files import first_line
 from ..models import Model, store
 from . import UserError
 
@@ -25,7 +26,8 @@ def run(
     *,
     takes: testing.Kind = "points",
     gives: testing.Kind | None = None,
-    group: testing.Group = "SO3",
+    group: Annotated[str, tyro.conf.arg(metavar="{SO3,O3,SE3,scale,permutation}")] = "SO3",
+    layout: testing.Layout = "bn3",
     shape: tuple[int, ...] | None = None,
     dtype: Precision = "float32",
     tolerance: float | None = None,
@@ -34,38 +36,83 @@ def run(
 ) -> int:
     """Follow a random input and its transform through a module, layer by layer, and name the first that breaks.
 
+    Careful: this EXECUTES the Python file it is given, with all that it does when it is imported, as `python FILE.py`
+    would. A folder with a saved model executes nothing.
+
     Exit code 0: equivariant. 1: not. 2: the module could not be loaded or run.
 
     Args:
         target: where the module is; the name is that of a class, of a function that builds a module, or of a module.
-            A folder is taken for a saved model.
+            A folder is taken for a saved model, or for a training run, whose best model is checked.
         arguments: what it is built with, as Python values: --with classes=40 k=20
         takes: what the input is: points (B, N, 3), vectors (..., 3, C), frames or scalars.
         gives: what the output must be: scalars for an invariant network; by default whatever fits best.
         group: the symmetry: rotations, reflections, rotations and shifts, scaling, order of the points.
-        shape: shape of the input; points default to 2 128 3.
+        layout: the axes of points the module takes (and gives): bn3 for (B, N, 3), b3n for (B, 3, N).
+        shape: shape of the input; points default to 2 128 3, in the layout b3n to 2 3 128.
         dtype: precision of weights and input; float64 tells rounding from a mistake.
         tolerance: largest error allowed, relative to the output; 1e-4 in float32, 1e-10 in float64.
         train: check in training mode (batch statistics) instead of evaluation mode.
         seed: of the weights, the input and the transform.
     """
-    if shape is None:
-        if takes != "points":
-            raise UserError(f"--takes {takes} needs the input's --shape, for example --shape 2 128 3 16")
-        shape = (2, 128, 3)
+    try:
+        symmetry = testing.group_of(group)
+    except ValueError as error:
+        raise UserError(f"--group: {error}") from error
+    shape = _shape(shape, takes, layout)
     torch.manual_seed(seed)
     precision = torch.float64 if dtype == "float64" else torch.float32
     module = load(target, arguments).to(precision).train(train)
     x: Any = torch.randn(shape, dtype=precision)
     kinds: Any = takes
     if isinstance(module, Model):
+        if takes != "points" or layout != "bn3":
+            raise UserError(f"{target} is a model of this library: it takes points (B, N, 3)")
         x, kinds = module.example(x)
+
+    def report(layout: testing.Layout, x: Any) -> testing.Report:
+        return testing.report(module, x, kinds, gives, symmetry, layout=layout, tolerance=tolerance, seed=seed)
+
+    def other() -> str:
+        """What to try if the module may take the axes in another order."""
+        if takes != "points" or layout != "bn3" or isinstance(module, Model):
+            return ""
+        try:
+            holds = report("b3n", x.mT).culprit is None
+        except Exception:  # it does not take them in this order
+            return ""
+        return "points (B, 3, N), and then is equivariant: write --layout b3n" if holds else ""
+
     try:
-        report = testing.report(module, x, kinds, gives, group, tolerance=tolerance, seed=seed)
-        print(report)
+        found = report(layout, x)
     except Exception as error:
-        raise UserError(f"{target} does not run on {takes} {tuple(shape)}: {_line(error)}") from error
-    return 0 if report.culprit is None else 1
+        hint = other()
+        hint = f"; it takes {hint}" if hint else ""
+        raise UserError(f"{target} does not run on {takes} {tuple(shape)}: {_line(error)}{hint}") from error
+    print(found)
+    if found.culprit is not None and (hint := other()):
+        print(f"But {target} may take {hint}")
+    return 0 if found.culprit is None else 1
+
+
+def _shape(shape: tuple[int, ...] | None, takes: testing.Kind, layout: testing.Layout) -> tuple[int, ...]:
+    """The shape of the input, with the coordinates on the right axis."""
+    if shape is None:
+        if takes != "points":
+            raise UserError(f"--takes {takes} needs the input's --shape, for example --shape 2 128 3 16")
+        return (2, 128, 3) if layout == "bn3" else (2, 3, 128)
+    if not shape or min(shape) < 1:
+        raise UserError(f"--shape takes sizes of 1 or more, got {' '.join(map(str, shape))}")
+    if takes == "points" and layout == "b3n":
+        if len(shape) != 3 or shape[1] != 3:
+            raise UserError(f"--layout b3n: points are (B, 3, N): the second of three axes must be 3, got {shape}")
+        return shape
+    try:
+        testing.check_axis(shape, takes)
+    except ValueError as error:
+        hint = "; for a module that takes (B, 3, N), add --layout b3n" if takes == "points" else ""
+        raise UserError(f"--shape: {error}{hint}") from error
+    return shape
 
 
 def load(target: str, arguments: tuple[str, ...]) -> nn.Module:
@@ -126,5 +173,5 @@ def _argument(text: str) -> tuple[str, Any]:
 
 
 def _line(error: BaseException) -> str:
-    first = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+    name, first = type(error).__name__, first_line(error)
+    return name if first == name else f"{name}: {first}"

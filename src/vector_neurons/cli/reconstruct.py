@@ -1,5 +1,6 @@
 """`vn reconstruct scan.ply -o out.ply`: a closed mesh from a scan."""
 
+import os
 import sys
 import time
 import warnings
@@ -10,15 +11,18 @@ import torch
 import tyro
 
 from .. import mesh
+from .._files import first_line
 from ..mesh import MeshError, io
 from ..models import OccupancyNetwork, store
 from ..tasks import reconstruct
+from ..tasks.reconstruction import save
 from ..training import checkpoint
 from . import UserError
 
 ON_A_MESH = 10_000  # points drawn on the surface of a file that has one
-COARSE = 1e-4  # of the size of a mesh, by which its vertices may be off in a file
 LARGE = 1.5  # of the size of a scan, above which a mesh is suspect
+THREADS = 4 * max(4, os.cpu_count() or 1)  # more than that only cost memory, and far more end the process
+NAME = 255  # bytes that a file's name may have
 
 
 def run(
@@ -50,32 +54,36 @@ def run(
         seed: of the points that are drawn from a scan with more than the network was trained on.
         threads: processor threads.
     """
-    if threads is not None and threads < 1:
-        raise UserError(f"--threads takes 1 or more, got {threads}")
+    if threads is not None and not 1 <= threads <= THREADS:
+        raise UserError(f"--threads takes 1 or more, here up to {THREADS}, got {threads}")
     if threads is not None:
         torch.set_num_threads(threads)
-    if out.suffix.lower() not in io.MESHES:
-        raise UserError(f"cannot write a mesh to {out}: only {' '.join(io.MESHES)}")
-    if not out.parent.is_dir():
-        raise UserError(f"there is no folder {out.parent} to write {out.name} to")
+    _check_out(out)
     started = time.perf_counter()
     try:
         network = _network(model)
         points = _points(mesh.read(scan), seed)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="the mesh is empty")  # which is said below
+            warnings.filterwarnings("always", message="all points of the scan")
+            warnings.showwarning = lambda message, *_, **__: _say(str(message))
             made = reconstruct(
                 network, points, threshold=threshold, resolution=resolution, seed=seed, refine=refine, faces=faces
             )
         if made.is_cloud:
             raise UserError(f"nothing to write: the network sees no inside in {scan}", code=1)
-        mesh.write(made, out)
-    except (ValueError, ImportError, OSError) as error:
-        raise UserError(str(error)) from error
-    _notes(made, points, out)
-    closed = mesh.watertight(made)
-    size = (made.vertices.amax(0) - made.vertices.amin(0)).tolist()
-    print(f"{out}: {len(made.vertices):,} vertices, {len(made.faces):,} faces, {'' if closed else 'not '}watertight")
+    except (ValueError, ImportError, OSError, RuntimeError, MemoryError) as error:  # torch's lack of memory, too
+        raise UserError(first_line(error)) from error
+    try:
+        held, exact = save(made, out)
+    except ValueError as error:
+        raise UserError(first_line(error)) from error
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror or first_line(error)}") from error
+    _notes(held, exact, points, out)
+    closed, vertices = mesh.watertight(held), torch.unique(held.vertices, dim=0)  # a .stl repeats them for every face
+    size = (vertices.amax(0) - vertices.amin(0)).tolist()
+    print(f"{out}: {len(vertices):,} vertices, {len(held.faces):,} faces, {'' if closed else 'not '}watertight")
     used = min(len(points), network.meaning.points or len(points))
     print(f"size {' × '.join(f'{x:.4g}' for x in size)}, from {used:,} of {len(points):,} points of {scan}")
     print(f"{time.perf_counter() - started:.1f} s")
@@ -94,17 +102,35 @@ def _network(model: Path | None) -> OccupancyNetwork:
     return network
 
 
-def _notes(made: mesh.Mesh, scan: torch.Tensor, out: Path) -> None:
+def _check_out(out: Path) -> None:
+    """Refuse a place that cannot be written to, before any work."""
+    if out.suffix.lower() not in io.MESHES:
+        raise UserError(f"cannot write a mesh to {out}: only {' '.join(io.MESHES)}")
+    try:
+        if len(os.fsencode(out.name)) > NAME:
+            raise UserError(f"cannot write {out.name[:40]}…: names of files have at most {NAME} bytes")
+        if not out.parent.is_dir():
+            raise UserError(f"there is no folder {out.parent} to write {out.name} to")
+        if out.is_dir():
+            raise UserError(f"cannot write a mesh to {out}: it is a folder")
+    except (OSError, ValueError) as error:  # a folder's name may be too long, too
+        raise UserError(f"cannot write a mesh to {out}: {getattr(error, 'strerror', None) or error}") from error
+    if not os.access(out.parent, os.W_OK):
+        raise UserError(f"cannot write {out}: no permission to write to {out.parent}")
+
+
+def _notes(made: mesh.Mesh, exact: bool, scan: torch.Tensor, out: Path) -> None:
     """Say what may be wrong with a mesh that was made."""
+    if not exact:
+        digits = "eight decimals" if out.suffix.lower() == ".obj" else "seven digits"
+        _say(f"{out.suffix} keeps {digits}, too few here, and vertices moved: write .ply, or move or scale the scan")
     size = (made.vertices.amax(0) - made.vertices.amin(0)).max().item()
-    spacing = made.vertices.abs().max().item() * torch.finfo(torch.float32).eps
-    if out.suffix.lower() != ".obj" and spacing > COARSE * size:
-        text = f"{out.suffix} keeps seven digits, too few so far from the origin: write .obj, or move the scan"
-        print(f"vn reconstruct: {text}", file=sys.stderr)
     if size > LARGE * (scan.amax(0) - scan.amin(0)).max().item():
-        print(
-            f"vn reconstruct: the mesh is {LARGE} times as large as the scan: is it of another kind?", file=sys.stderr
-        )
+        _say(f"the mesh is {LARGE} times as large as the scan: is it of another kind?")
+
+
+def _say(text: str) -> None:
+    print(f"vn reconstruct: {text}", file=sys.stderr)
 
 
 def _points(scan: mesh.Mesh, seed: int) -> torch.Tensor:

@@ -7,12 +7,15 @@ tolerance above that rounding. Ties go to the point nearer the origin, which dep
 order of the points; only among points equally near does the lower index win.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from .. import kernels
 from ..typing import Mask, Neighbours
+from .scale import power_of_two
 
 # Distances closer than this many units of rounding, relative to the size of the numbers they come from, are equal.
 TIE_ULPS = 32
@@ -39,21 +42,21 @@ def knn(
     """
     if x.ndim < 3:
         raise ValueError(f"knn needs (batch, points, ...), got {tuple(x.shape)}: add a batch axis with x[None]")
-    indices: Tensor = _knn(_coordinates(x).flatten(2), k, include_self, mask)
+    indices: Tensor = torch.ops.vector_neurons.knn(_coordinates(x).flatten(2), k, include_self, mask)
     return indices
 
 
-# One opaque operator: its loop over blocks and its rare branches stay out of compiled and exported graphs.
-@torch.library.custom_op("vector_neurons::knn", mutates_args=())
 def _knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
     batch, points, _ = x.shape
-    present = points if mask is None or batch == 0 else int(mask.sum(1).min())
-    available = present if include_self else present - 1
+    fewest = points if mask is None or batch == 0 else int(mask.sum(1).min())
+    available = fewest if include_self else fewest - 1
     if not 1 <= k <= available:
         others = "" if include_self else " other"
         raise ValueError(
             f"k={k} neighbours asked of a cloud with {available}{others} points: need 1 <= k <= {available}"
         )
+    present = x if mask is None else x.where(mask.unsqueeze(-1), 0)
+    x = x * power_of_two(present, (1, 2))  # the same neighbours, and squares in range
     order = _canonical_order(x, mask)
     x = x.gather(1, order.unsqueeze(-1).expand_as(x))  # from here on, ties go to the lower index
     if x.device.type == "cpu" and kernels.native(x):  # CUDA has native blocks, not this
@@ -84,9 +87,28 @@ def _search(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tenso
     return torch.cat(blocks, dim=1)
 
 
-@_knn.register_fake
-def _(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
+def _shape_of_knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
     return x.new_empty((x.shape[0], x.shape[1], k), dtype=torch.int64)
+
+
+def _knn_vmap(
+    info: Any, dims: tuple[int | None, ...], x: Tensor, k: int, include_self: bool, mask: Tensor | None
+) -> tuple[Tensor, int]:
+    def flat(y: Tensor, dim: int | None) -> Tensor:
+        y = y.expand(info.batch_size, *y.shape) if dim is None else y.movedim(dim, 0)
+        return y.flatten(0, 1)
+
+    found = _knn(flat(x, dims[0]), k, include_self, None if mask is None else flat(mask, dims[3]))
+    return torch.unflatten(found, 0, (info.batch_size, found.shape[0] // info.batch_size)), 0
+
+
+# One opaque operator: its loop over blocks and its rare branches stay out of compiled and exported graphs.
+# Not torch.library.custom_op, whose first call imports the whole compiler, which takes seconds.
+if not hasattr(torch.ops.vector_neurons, "knn"):  # the module may be reloaded
+    torch.library.define("vector_neurons::knn", "(Tensor x, int k, bool include_self, Tensor? mask) -> Tensor")
+    torch.library.impl("vector_neurons::knn", "default", _knn)
+    torch.library.register_fake("vector_neurons::knn", _shape_of_knn)
+    torch.library.register_vmap("vector_neurons::knn", _knn_vmap)
 
 
 def _search_tree(x: Tensor, k: int, include_self: bool) -> Tensor:
@@ -227,6 +249,7 @@ def farthest_points(x: Float[Tensor, "batch points dim"], n: int) -> Int[Tensor,
     if not 1 <= n <= x.shape[1]:
         raise ValueError(f"n={n} points asked of a cloud with {x.shape[1]}: need 1 <= n <= {x.shape[1]}")
     x = _coordinates(x)
+    x = x * power_of_two(x, (1, 2))
     order = _canonical_order(x)
     x = x.gather(1, order.unsqueeze(-1).expand_as(x))
     tolerance = tie_tolerance(x.dtype) * _length(x).amax(1)

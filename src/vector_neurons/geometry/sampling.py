@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..typing import Points
+from .scale import power_of_two
 
 
 def center(points: Points) -> Points:
@@ -20,9 +21,14 @@ def center(points: Points) -> Points:
 
 def ball(points: Points) -> tuple[Float[Tensor, "*batch 1 dim"], Float[Tensor, "*batch 1 1"]]:
     """The mean of a cloud, and the distance of the farthest point from it, or 1 where there is a single place."""
-    centre = points.mean(dim=-2, keepdim=True)
-    squared = (points - centre).square().sum(-1).amax(-1)[..., None, None]
-    return centre, squared.where(squared > 0, 1).sqrt()
+    # In units in which squares are in range.
+    scale = power_of_two(points, (-2, -1))
+    scaled = points * scale
+    centre = scaled.mean(dim=-2, keepdim=True)
+    finer = power_of_two(scaled - centre, (-2, -1))
+    squared = ((scaled - centre) * finer).square().sum(-1).amax(-1)[..., None, None]
+    radius = squared.where(squared > 0, 1).sqrt() / finer / scale
+    return centre / scale, radius.where(squared > 0, 1)
 
 
 def unit_ball(points: Points) -> Points:

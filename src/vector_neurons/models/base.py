@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..nn import KITS, scalar
+from ..nn.extremes import LARGE_CROSS, out_of_range, readable, size_of
 from ..nn.functional import mask_like, masked_max, masked_mean
 from ..typing import Mask, Neurons, Norm
 
@@ -75,7 +76,7 @@ class Classifier(Model, ABC):
     ) -> Float[Tensor, "batch classes"]:
         """Give logits. Clouds shorter than N say so in `lengths`; `vectors` and `scalars` are the further inputs."""
         logits: Tensor = self.head(self.encode(points, vectors, scalars, lengths).descriptor)
-        return logits
+        return in_range(logits, points)
 
     def encode(
         self,
@@ -112,7 +113,7 @@ class Segmenter(Model, ABC):
         if category.shape != points.shape[:1]:
             raise ValueError(f"{len(points)} clouds need as many category indices, got {tuple(category.shape)}")
         points, vectors, scalars = (present(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
-        return self.segment_present(points, category.long(), vectors, scalars, mask)
+        return in_range(self.segment_present(points, category.long(), vectors, scalars, mask), points)
 
     @abstractmethod
     def segment_present(
@@ -138,7 +139,7 @@ def mask_of(points: Float[Tensor, "batch points 3"], lengths: Int[Tensor, " batc
     if lengths.shape != points.shape[:1]:
         raise ValueError(f"{len(points)} clouds need as many lengths, got {tuple(lengths.shape)}")
     # Looking at the numbers would break a compiled graph.
-    if not torch.compiler.is_compiling() and not (lengths.min() >= 1 and lengths.max() <= points.shape[1]):
+    if readable(lengths) and lengths.numel() and not (lengths.min() >= 1 and lengths.max() <= points.shape[1]):
         raise ValueError(f"lengths of clouds padded to {points.shape[1]} points must be 1 to {points.shape[1]}")
     return torch.arange(points.shape[1], device=points.device) < lengths.to(points.device).unsqueeze(-1)
 
@@ -146,6 +147,14 @@ def mask_of(points: Float[Tensor, "batch points 3"], lengths: Int[Tensor, " batc
 def present(x: Tensor | None, mask: Mask | None) -> Tensor | None:
     """Zero what is only padding, whatever stood there: 0 · NaN is NaN."""
     return x if x is None or mask is None else x.where(mask_like(mask, x.ndim), 0)
+
+
+def in_range(logits: Tensor, points: Tensor) -> Tensor:
+    """The logits, unless they are not finite because of the size of the clouds."""
+    size = size_of(points)
+    if LARGE_CROSS < size < torch.inf and not logits.isfinite().all():
+        raise ValueError(out_of_range(f"clouds with coordinates of {size:.0e} lead to logits", logits.dtype))
+    return logits
 
 
 def kit_of(neurons: Neurons) -> Any:

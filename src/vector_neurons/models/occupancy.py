@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from ..geometry.neighbours import gather, knn
 from ..nn import functional as VF
 from ..nn import scalar, vector
+from ..nn.extremes import check_size, readable
 from ..nn.unbuilt import Everywhere, WithMean
 from ..typing import BlockOptions, Mask, Neurons
 from .base import Inputs, Model, kit_of, mask_of
@@ -21,6 +22,7 @@ from .dgcnn import Trunk
 
 STEM = 384  # channels of the first edges, counted in scalars: the vector encoder's 128
 DGCNN_WIDTHS = (64, 64, 128, 256)
+LARGEST = 2.0**40  # coordinate; decoders square products of queries and codes
 NEAREST = 0.01  # points nearer than this all count alike; clouds have radius 1
 
 EncoderName = Literal["pointnet", "dgcnn"]
@@ -328,11 +330,12 @@ class OccupancyNetwork(Model):
         mask = mask_of(points, lengths)
         local = self.decoder.local
         fewest = points.shape[1]
-        if lengths is not None and local is not None and not torch.compiler.is_compiling():
+        if lengths is not None and local is not None and readable(lengths) and lengths.numel():
             fewest = int(lengths.min())
         if local is not None and fewest < local.nearest:
             raise ValueError(f"a decoder that asks {local.nearest} points got a cloud of {fewest}")
         points = points if mask is None else points.where(mask.unsqueeze(-1), 0)
+        check_size(points, LARGEST, "clouds")
         features = self.encoder(points, mask)
         overall: Tensor = self.to_code(self.bend(self.pool(features, mask)))
         if self.as_vectors:
@@ -348,6 +351,7 @@ class OccupancyNetwork(Model):
         count = code.overall.shape[0]
         if queries.ndim != 3 or queries.shape[-1] != 3 or queries.shape[0] != count:
             raise ValueError(f"{count} codes need queries ({count}, Q, 3), got {tuple(queries.shape)}")
+        check_size(queries, LARGEST, "queries")
         logits: Tensor = self.decoder(code, queries)
         return logits
 

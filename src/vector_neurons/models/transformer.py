@@ -33,7 +33,7 @@ class Attention(nn.Module):
         """Mix the features `(B, N, ..., C)` of all points."""
 
         def split(y: Tensor) -> Tensor:  # (B, N, ..., C) → (B, heads, N, ..., C / heads)
-            return y.view(*y.shape[:-1], self.heads, -1).movedim(-2, 1)
+            return torch.unflatten(y, -1, (self.heads, y.shape[-1] // self.heads)).movedim(-2, 1)
 
         value = split(self.value(x))
         parts = (split(self.query(x)).flatten(3), split(self.key(x)).flatten(3), value.flatten(3))

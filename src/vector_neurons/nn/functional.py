@@ -1,7 +1,8 @@
 """The paper's equations, one function each, on vector features `(..., dim, channels)`.
 
 Letters as in the paper: `q` a feature, `k` its direction. All functions work at every rank and, but for cross products,
-in every dimension. Sums of squares and divisions are carried out in float32 at least, also under autocast.
+in every dimension. Sums of squares and divisions are carried out in float32 at least, also under autocast. Where
+squares would leave its range, layers call these functions in float64 (see `extremes`).
 
 Divisions by a length have no additive eps, which would be right at one scale only. Instead, a vector shorter than a
 thousandth of what is usual counts as that long: its direction is mostly rounding, and the bound keeps errors and

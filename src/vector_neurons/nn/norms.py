@@ -12,6 +12,7 @@ from ..typing import Mask, Norm, Vectors
 from . import functional as VF
 from . import fused, sync
 from .checks import check_vectors
+from .extremes import extreme, in_double
 from .shared import NoNorm, batch_mean, check_enough, learn, masked_batch_norm, rows_of
 
 
@@ -46,6 +47,8 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Vectors, mask: Mask | None = None) -> Vectors:
         check_vectors(self, x, self.bn.num_features, rank=3)
+        if extreme(x):
+            return in_double(self.forward, x, mask)
         if self.fusable(mask) and fused.applies(x):
             return fused.batch_norm(x, self.settings, eps=self.eps)
         rows = rows_of(mask, x.shape[:-2])
@@ -110,6 +113,8 @@ class _Standardise(nn.Module):
 
     def forward(self, x: Vectors, mask: Mask | None = None) -> Vectors:
         check_vectors(self, x, len(self.weight))
+        if extreme(x):
+            return in_double(self.forward, x, mask)
         return type(self).function(x, self.weight, eps=self.eps, mask=mask)
 
     def extra_repr(self) -> str:

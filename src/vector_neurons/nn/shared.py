@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..geometry.neighbours import knn
 from ..typing import BlockOptions, Mask, Neighbours, Pool
 from . import sync
+from .extremes import out_of_range, readable
 from .functional import mask_like
 from .fused import autocast
 from .unbuilt import Edges, WithMean
@@ -86,12 +87,16 @@ def batch_mean(rows: Tensor, mask: Tensor | None, *, share: bool) -> tuple[Tenso
 @torch.no_grad()
 def learn(bn: AnyBatchNorm, mean: Tensor, variance: Tensor, count: int | Tensor) -> None:
     """Move the running statistics towards the batch's, as torch's batch norm does."""
-    bn.get_buffer("num_batches_tracked").add_(1)
     past_mean, past_variance = bn.get_buffer("running_mean"), bn.get_buffer("running_var")
-    # Without a momentum, all batches since the start count alike.
-    share = bn.get_buffer("num_batches_tracked").to(mean.dtype).reciprocal() if bn.momentum is None else bn.momentum
     count = count.to(variance.dtype) if isinstance(count, Tensor) else count
     unbiased = variance * (count / (count - 1))
+    if readable(unbiased) and unbiased.device.type == "cpu":  # else every later evaluation would suffer
+        largest, dtype = unbiased.amax().item(), past_variance.dtype
+        if torch.finfo(dtype).max < largest < torch.inf:
+            raise ValueError(out_of_range(f"batch norm would learn a variance of {largest:.0e}", dtype))
+    bn.get_buffer("num_batches_tracked").add_(1)
+    # Without a momentum, all batches since the start count alike.
+    share = bn.get_buffer("num_batches_tracked").to(mean.dtype).reciprocal() if bn.momentum is None else bn.momentum
     past_mean.lerp_(mean.to(past_mean.dtype), share)
     past_variance.lerp_(unbiased.to(past_variance.dtype), share)
 
@@ -162,6 +167,10 @@ class EdgeConvBase(nn.Module, ABC):
             neighbours = knn(x, self.k, include_self=self.include_self, mask=mask)
         else:
             self._check_graph(neighbours, x)
+        return self.convolve(x, neighbours, mask)
+
+    def convolve(self, x: Tensor, neighbours: Tensor, mask: Mask | None) -> Tensor:
+        """Blocks on the edges of the graph, and the pool."""
         # A lifted cloud's edges are cheap, and their differences small: there, building them keeps a digit.
         # Half precision would lose the difference of neighbours in the difference of their images.
         half = x.dtype in (torch.float16, torch.bfloat16) or autocast(x)
@@ -177,8 +186,11 @@ class EdgeConvBase(nn.Module, ABC):
         if neighbours.shape[:2] != x.shape[:2]:
             expected, found = tuple(x.shape[:2]), tuple(neighbours.shape)
             raise ValueError(f"a graph of {expected} clouds and points has neighbours {(*expected, 'k')}, got {found}")
-        known = neighbours.numel() > 0 and neighbours.device.type != "meta" and not torch.compiler.is_compiling()
-        if known and not (neighbours.min() >= 0 and neighbours.max() < x.shape[1]):
+        if (
+            neighbours.numel()
+            and readable(neighbours)
+            and not (neighbours.min() >= 0 and neighbours.max() < x.shape[1])
+        ):
             raise ValueError(f"neighbours must be indices 0 to {x.shape[1] - 1} of the cloud's own points")
 
     def pooled(self, block: nn.Module, edges: Tensor | Edges, mask: Mask | None) -> Tensor:

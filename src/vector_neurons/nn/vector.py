@@ -18,6 +18,7 @@ from ..typing import BlockOptions, Frames, Mask, Nonlinearity, Norm, Points, Poo
 from . import functional as VF
 from . import fused
 from .checks import check_vectors, hooked
+from .extremes import LARGE, LARGE_CROSS, extreme, in_double
 from .norms import NORMS, BatchNorm, InstanceNorm, LayerNorm
 from .shared import EdgeConvBase, MLPBase, NoNorm
 from .unbuilt import Edges, WithMean
@@ -91,6 +92,8 @@ class LeakyReLU(nn.Module):
         self.direction = Linear(channels, 1 if shared_direction else channels)
 
     def forward(self, x: Vectors | WithMean) -> Vectors:
+        if extreme(x):
+            return in_double(self.forward, x)
         k = self.direction(x)
         q = x.build() if isinstance(x, WithMean) else x
         if fused.applies(q) and not fused.autocast(q):
@@ -120,6 +123,8 @@ class Activation(nn.Module):
         self.direction = Linear(channels, 1 if shared_direction else channels)
 
     def forward(self, x: Vectors) -> Vectors:
+        if extreme(x):
+            return in_double(self.forward, x)
         return VF.activation(x, self.direction(x), self.h, signed=self.signed)
 
 
@@ -160,6 +165,8 @@ class Block(nn.Module):
         self.direction = Linear(source, 1 if shared_direction else out_channels)
 
     def forward(self, x: Vectors | Edges | WithMean, mask: Mask | None = None) -> NewVectors:
+        if extreme(x):
+            return in_double(self.forward, x, mask)
         if self._fusable(x, mask):
             return self._fused(x)
         q: Tensor = self.norm(self.linear(x), mask)
@@ -170,6 +177,8 @@ class Block(nn.Module):
 
     def mean(self, x: Vectors | Edges, mask: Mask | None = None) -> NewVectors:
         """The block, and the mean over the axis before the vectors: the neighbours of a point."""
+        if extreme(x):
+            return in_double(self.mean, x, mask)
         return self._fused(x, pool=True) if self._fusable(x, mask) else VF.mean_pool(self(x, mask))
 
     def _fusable(self, x: Tensor | Edges | WithMean, mask: Mask | None) -> bool:
@@ -242,6 +251,8 @@ class MaxPool(nn.Module):
 
     def forward(self, x: Vectors, mask: Mask | None = None) -> Vectors:
         check_vectors(self, x, self.direction.in_channels, rank=4)
+        if extreme(x):
+            return in_double(self.forward, x, mask)
         return VF.max_pool(x, self.direction(x), mask)
 
 
@@ -271,6 +282,11 @@ class EdgeConv(EdgeConvBase):
 
     def check(self, x: Tensor) -> None:
         check_vectors(self, x, self.in_channels, rank=4)
+
+    def convolve(self, x: Tensor, neighbours: Tensor, mask: Mask | None) -> Tensor:
+        if extreme(x, LARGE_CROSS if self.cross else LARGE):
+            return in_double(self.convolve, x, neighbours, mask)
+        return super().convolve(x, neighbours, mask)
 
     def edges(self, x: Tensor, neighbours: Tensor) -> Tensor:
         return edge_features(x, neighbours, cross=self.cross)
@@ -319,6 +335,8 @@ class Invariant(nn.Module):
 
     def forward(self, x: Vectors, mask: Mask | None = None) -> Float[Tensor, "... invariants"]:
         check_vectors(self, x, self.channels)
+        if extreme(x):
+            return in_double(self.forward, x, mask)
         if self.kind == "norm":
             return VF.norm(x).to(x.dtype)
         if self.kind == "gram":
@@ -328,6 +346,8 @@ class Invariant(nn.Module):
 
     def with_frame(self, x: Vectors, mask: Mask | None = None) -> tuple[Float[Tensor, "... invariants"], Frames]:
         """Give the invariants and the frame `(..., 3, 3)` they were read in, which turns with the input."""
+        if extreme(x):
+            return in_double(self.with_frame, x, mask)
         overall, frame = self._frame(x, mask)
         seen = torch.cat([x, overall.expand_as(x)], dim=-1) if self.read_mean else x
         return self.read(seen, frame), frame
@@ -336,6 +356,8 @@ class Invariant(nn.Module):
         self, x: Float[Tensor, "batch points 3 channels"], mask: Mask | None = None
     ) -> tuple[Float[Tensor, "batch invariants"], Float[Tensor, "batch invariants"], Frames]:
         """Give the maximum and the mean of the invariants over the points of a cloud, and the frames."""
+        if extreme(x):
+            return in_double(self.pooled, x, mask)
         if mask is not None or x.device.type != "cpu" or not fused.applies(x):  # CUDA has native blocks, not this
             invariants, frame = self.with_frame(x, mask)
             return VF.masked_max(invariants, mask), VF.masked_mean(invariants, [1], mask).squeeze(1), frame

@@ -8,21 +8,26 @@ from .measure import (
     Kind,
     assert_equivariant,
     assert_invariant,
+    check_axis,
     equivariance_error,
+    group_of,
     relative_error,
 )
-from .report import Report, Row, report
+from .report import Layout, Report, Row, report
 
 __all__ = [
     "TOLERANCE",
     "EquivarianceTests",
     "Group",
     "Kind",
+    "Layout",
     "Report",
     "Row",
     "assert_equivariant",
     "assert_invariant",
+    "check_axis",
     "equivariance_error",
+    "group_of",
     "relative_error",
     "report",
 ]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .measure import TOLERANCE, Group, Kind, assert_equivariant, outputs_of, relative_error, tensors_in
+from .measure import TOLERANCE, Group, Kind, assert_equivariant, group_of, outputs_of, relative_error, tensors_in
 
 
 class EquivarianceTests:
@@ -24,7 +24,7 @@ class EquivarianceTests:
 
     takes: ClassVar[Kind | Sequence[Kind]] = "vectors"
     gives: ClassVar[Kind | Sequence[Kind]] = "vectors"
-    groups: ClassVar[Sequence[Group]] = ("SO3", "permutation")
+    groups: ClassVar[Sequence[Group | str]] = ("SO3", "permutation")
     tolerance: ClassVar[float | None] = None
 
     def module(self) -> nn.Module:
@@ -42,7 +42,7 @@ class EquivarianceTests:
                 module = self.module().train(training)
                 for part in module.modules():
                     # Which neurons drop goes by their place: a permutation of the points does not permute it.
-                    if group == "permutation" and "Dropout" in type(part).__name__:
+                    if group_of(group) == "permutation" and "Dropout" in type(part).__name__:
                         part.eval()
                 assert_equivariant(module, self._inputs(), self.takes, self.gives, group, tolerance=self.tolerance)
 

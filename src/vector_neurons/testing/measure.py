@@ -37,6 +37,8 @@ class Element:
         """Transform one input or output; what is not a floating-point tensor passes unchanged."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             return x
+        if self.linear is not None:
+            check_axis(x.shape, kind, len(self.linear))
         y = x.double()
         if self.linear is not None and kind != "scalars":
             y = y @ self.linear.mT if kind == "points" else self.linear @ y
@@ -46,15 +48,23 @@ class Element:
             degree = 0.0 if kind == "scalars" else 1.0
         y = y * self.scale**degree
         # Scalars and points of a whole sample have rank 2, vectors and frames rank 3: nothing there to permute.
-        if self.order is not None and x.ndim > (3 if kind in ("vectors", "frames") else 2):
+        several = x.ndim > (3 if kind in ("vectors", "frames") else 2)
+        if self.order is not None and several and x.shape[1] == len(self.order):
             y = y.index_select(1, self.order)
         return y.to(x.dtype)
 
 
-def draw(group: Group, x: Tensor, kind: Kind, generator: torch.Generator) -> Element:
+def check_axis(shape: Sequence[int], kind: Kind, dim: int = 3) -> None:
+    """Refuse a shape whose vector axis, where this kind has it, is not of size `dim`."""
+    place = -1 if kind == "points" else -2
+    if kind != "scalars" and not (len(shape) >= -place and shape[place] == dim):
+        which, axes = ("last", f"(B, N, {dim})") if place == -1 else ("last but one", f"(..., {dim}, C)")
+        raise ValueError(f"{kind} are {axes}: the {which} axis must be {dim}, got {tuple(shape)}")
+
+
+def draw(group: Group | str, x: Tensor, kind: Kind, generator: torch.Generator) -> Element:
     """Draw an element of the group that can act on `x`."""
-    if group not in GROUPS:
-        raise ValueError(f"unknown group {group!r}: choose one of {', '.join(GROUPS)}")
+    group = group_of(group)
     if group == "scale":
         return Element(scale=10 ** float(4 * torch.rand((), generator=generator, dtype=torch.float64) - 2))
     if group == "permutation":
@@ -79,7 +89,7 @@ def equivariance_error(
     x: Any,
     takes: Kind | Sequence[Kind] = "vectors",
     gives: Kind | Sequence[Kind] = "vectors",
-    group: Group = "SO3",
+    group: Group | str = "SO3",
     *,
     times: int = 3,
     seed: int = 0,
@@ -115,7 +125,7 @@ def assert_equivariant(
     x: Any,
     takes: Kind | Sequence[Kind] = "vectors",
     gives: Kind | Sequence[Kind] = "vectors",
-    group: Group = "SO3",
+    group: Group | str = "SO3",
     *,
     tolerance: float | None = None,
     **options: Any,
@@ -127,7 +137,9 @@ def assert_equivariant(
     name = type(module).__name__ if isinstance(module, nn.Module) else getattr(module, "__name__", repr(module))
     # Written so that an error of NaN fails.
     if not error <= bound:
-        raise AssertionError(f"{name} is not {group}-equivariant: relative error {error:.1e}, allowed {bound:.1e}")
+        raise AssertionError(
+            f"{name} is not {group_of(group)}-equivariant: relative error {error:.1e}, allowed {bound:.1e}"
+        )
 
 
 def assert_invariant(module: Network, x: Any, takes: Kind | Sequence[Kind] = "points", **options: Any) -> None:
@@ -170,6 +182,14 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
     elif isinstance(output, list | tuple):
         for value in output:
             yield from tensors_in(value)
+
+
+def group_of(name: str) -> Group:
+    """The group of this name, in capitals or not."""
+    known: dict[str, Group] = {group.lower(): group for group in GROUPS}
+    if name.lower() not in known:
+        raise ValueError(f"unknown group {name!r}: choose one of {', '.join(GROUPS)}")
+    return known[name.lower()]
 
 
 def kinds_of(kinds: Kind | Sequence[Kind], count: int, argument: str) -> Sequence[Kind]:
