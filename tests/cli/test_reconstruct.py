@@ -11,8 +11,8 @@ from pebble import pebble
 from vector_neurons import mesh
 from vector_neurons.data import Shapes
 from vector_neurons.data.augment import visible
+from vector_neurons.mesh import precision
 from vector_neurons.models import DGCNN, OccupancyNetwork, store
-from vector_neurons.tasks import reconstruction
 from vector_neurons.training import Clouds, checkpoint, sets
 
 FLAGS = ["--size", 21, "--epochs", 1, "--points", 80, "--pool", 128, "--queries", 128, "--k", 8, "--batch", 7]
@@ -90,7 +90,7 @@ def test_mistakes_are_one_line(run, scan, tmp_path, vn_command):
         ([*good, "--resolution", 50], "doubled"),
         ([*good, "--threshold", 2], "between 0 and 1"),
         ([*good, "--threshold", 0], "between 0 and 1"),
-        ([*good, "--threads", 0], "--threads takes 1 or more"),
+        ([*good, "--threads", 0], "--threads takes 1 to"),
         ([*good, "--refine", -1], "0 or more"),
         ([few, *good[1:]], "at least 20 to tell a shape"),
     ]
@@ -279,7 +279,7 @@ def test_a_disk_that_is_full_leaves_the_old_file(run, scan, tmp_path, vn_command
         path.write_text("half a")
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(reconstruction, "write", full)
+    monkeypatch.setattr(precision, "write", full)
     code, said, err = vn_command("reconstruct", scan, "-o", out, "--model", run, "--resolution", 32)
     assert (code, said, err) == (2, "", f"vn reconstruct: cannot write {out}: {os.strerror(error)}\n")
     assert out.read_text() == "old"
@@ -292,5 +292,5 @@ def test_far_more_threads_than_processors_are_refused(run, scan, tmp_path, vn_co
         asked = ["-o", tmp_path / "out.ply", "--model", run, "--threads", threads]
         code, _, err = vn_command("reconstruct", scan, *asked)
         assert code == 2
-        assert "--threads takes 1 or more, here up to" in err
+        assert "--threads takes 1 to 1,024" in err
     assert torch.get_num_threads() == before

@@ -11,7 +11,7 @@ import torch
 import tyro
 from torch import nn
 
-from .. import testing
+from .. import kernels, testing
 from .._files import first_line
 from ..models import Model, store
 from . import UserError
@@ -55,6 +55,7 @@ def run(
         train: check in training mode (batch statistics) instead of evaluation mode.
         seed: of the weights, the input and the transform.
     """
+    kernels.prefer_built()  # one input takes less time than compiling them
     try:
         symmetry = testing.group_of(group)
     except ValueError as error:

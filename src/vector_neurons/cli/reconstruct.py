@@ -10,18 +10,16 @@ from typing import Annotated
 import torch
 import tyro
 
-from .. import mesh
+from .. import kernels, mesh
 from .._files import first_line
 from ..mesh import MeshError, io
 from ..models import OccupancyNetwork, store
 from ..tasks import reconstruct
-from ..tasks.reconstruction import save
-from ..training import checkpoint
+from ..training.limits import MAX_THREADS
 from . import UserError
 
 ON_A_MESH = 10_000  # points drawn on the surface of a file that has one
 LARGE = 1.5  # of the size of a scan, above which a mesh is suspect
-THREADS = 4 * max(4, os.cpu_count() or 1)  # more than that only cost memory, and far more end the process
 NAME = 255  # bytes that a file's name may have
 
 
@@ -35,6 +33,7 @@ def run(
     threshold: float | None = None,
     refine: int = 2,
     faces: int | None = None,
+    drop_nan: bool = False,
     seed: int = 0,
     threads: int | None = None,
 ) -> int:
@@ -43,7 +42,7 @@ def run(
     Exit code 0: the mesh is written and watertight; 1: there was nothing to write, or it has holes.
 
     Args:
-        scan: a cloud or a mesh: .ply .obj .stl .off .glb .xyz .npy .npz.
+        scan: a cloud or a mesh: .ply .obj .stl .off .glb .xyz .pts .csv .pcd .npy .npz.
         out: where to write the mesh: .ply .obj .stl .off .glb.
         model: folder of a run of `vn train reconstruction`, or of a saved occupancy network; by default the one that
             comes with the package, which has learned from household objects, whole and seen from one side.
@@ -51,22 +50,24 @@ def run(
         threshold: probability above which a place is inside; by default the best on validation shapes.
         refine: steps that bring vertices closer to the true surface of the function.
         faces: simplify to about so many faces.
+        drop_nan: leave out points of a cloud that are NaN or infinite, as depth cameras write them.
         seed: of the points that are drawn from a scan with more than the network was trained on.
         threads: processor threads.
     """
-    if threads is not None and not 1 <= threads <= THREADS:
-        raise UserError(f"--threads takes 1 or more, here up to {THREADS}, got {threads}")
+    kernels.prefer_built()  # one mesh takes less time than compiling them
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise UserError(f"--threads takes 1 to {MAX_THREADS:,}, got {threads}")
     if threads is not None:
         torch.set_num_threads(threads)
     _check_out(out)
     started = time.perf_counter()
     try:
         network = _network(model)
-        points = _points(mesh.read(scan), seed)
         with warnings.catch_warnings():
+            warnings.simplefilter("always")
             warnings.filterwarnings("ignore", message="the mesh is empty")  # which is said below
-            warnings.filterwarnings("always", message="all points of the scan")
             warnings.showwarning = lambda message, *_, **__: _say(str(message))
+            points = _points(mesh.read(scan, drop_nan=drop_nan), seed)
             made = reconstruct(
                 network, points, threshold=threshold, resolution=resolution, seed=seed, refine=refine, faces=faces
             )
@@ -75,7 +76,7 @@ def run(
     except (ValueError, ImportError, OSError, RuntimeError, MemoryError) as error:  # torch's lack of memory, too
         raise UserError(first_line(error)) from error
     try:
-        held, exact = save(made, out)
+        held, exact = mesh.save(made, out)
     except ValueError as error:
         raise UserError(first_line(error)) from error
     except OSError as error:
@@ -91,12 +92,7 @@ def run(
 
 
 def _network(model: Path | None) -> OccupancyNetwork:
-    if model is None:
-        network = store.pretrained("reconstruction")
-    elif any((model / name).exists() for name in ("best", "best.previous", "last")):
-        network = checkpoint.load(model / "best")
-    else:
-        network = store.load(model).float()
+    network = store.pretrained("reconstruction") if model is None else store.load(model).float()
     if not isinstance(network, OccupancyNetwork):
         raise UserError(f"{model or 'the package'} holds a {type(network).__name__}, not an occupancy network")
     return network

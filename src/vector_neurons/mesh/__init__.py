@@ -4,6 +4,7 @@ from .compare import Comparison, compare, compare_points, iou, volume_iou
 from .io import read, write
 from .mesh import Mesh, MeshError, MeshWarning, UnreadableError
 from .mise import extract
+from .precision import save
 from .surface import sample, watertight
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "iou",
     "read",
     "sample",
+    "save",
     "volume_iou",
     "watertight",
     "write",

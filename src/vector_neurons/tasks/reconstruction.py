@@ -1,22 +1,18 @@
 """Saying which places lie inside the shape of a cloud."""
 
 import math
-import os
 import warnings
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._files import flush
 from ..data import Cloud
 from ..geometry.sampling import ball, box
-from ..mesh import Mesh, MeshError, extract, iou, read, write
+from ..mesh import Mesh, extract, iou
 from ..models import OccupancyNetwork, store
 from .task import Counts, Task, fixed, real
 
@@ -25,8 +21,6 @@ PAPER = 0.2  # the threshold of the paper's table
 FEWEST = 20  # points of a scan, at different places
 RESOLVED = 2.0**12  # units of rounding that a scan must be large
 FLAT = 1e-5  # of the largest extent of a scan, below which another is rounding
-COARSE = 1e-4  # of the size of a mesh, by which its vertices may be off in a file
-COLLAPSED = 0.25  # of the faces of a mesh may lose their area in a file
 FRAMES = {"unit_ball": ball, "unit_cube": box}
 STEEP = 100.0  # logits for a radius
 # Places decoded at once. The memory of their features is then used again for those of the next, where larger tensors
@@ -161,62 +155,6 @@ def _check_spread(points: Float[Tensor, "points 3"]) -> None:
         raise ValueError("all points of the scan are on a line: it has no shape")
     if deep < FLAT * long:
         warnings.warn("all points of the scan lie in a plane: what is inside is a guess", stacklevel=3)
-
-
-def save(mesh: Mesh, path: Path) -> tuple[Mesh, bool]:
-    """Write a mesh, whole or not at all: what the file then holds, and whether vertices are where they were.
-
-    Formats round, to seven digits or to so many decimals. Where that would matter a .ply is written in double
-    precision, and any other is refused if it would lose faces.
-    """
-    suffix, size = path.suffix.lower(), (mesh.vertices.amax(0) - mesh.vertices.amin(0)).max().item()
-    part = path.with_name(f".vn-{os.getpid()}{suffix}")  # a name beside it that is not too long, of the same format
-    try:
-        if suffix == ".ply" and _moved(mesh.vertices, mesh.vertices.float()) > COARSE * size:
-            _write_double(mesh, part)
-        else:
-            write(mesh, part)
-        try:
-            held = read(part)
-        except MeshError as error:
-            raise MeshError(f"{path} could not be read again: {suffix} cannot hold this mesh, write .ply") from error
-        lost = _collapsed(held) - _collapsed(mesh)
-        if lost > COLLAPSED * len(mesh.faces) or len(held.faces) != len(mesh.faces):
-            raise MeshError(
-                f"{path} would lose {lost:,} of {len(mesh.faces):,} faces: {suffix} keeps too few digits so far from "
-                "the origin, or of numbers so small; write .ply, or move or scale the scan"
-            )
-        exact = _moved(_corners(mesh), _corners(held)) <= COARSE * size
-        flush(part)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    return held, exact
-
-
-def _moved(a: Tensor, b: Tensor) -> float:
-    return (a - b.to(a.dtype)).abs().max().item()
-
-
-def _corners(mesh: Mesh) -> Float[Tensor, "faces 3 3"]:
-    return mesh.vertices[mesh.faces]
-
-
-def _collapsed(mesh: Mesh) -> int:
-    """How many faces have two corners at one place."""
-    corners = _corners(mesh)
-    return int((corners == corners.roll(1, dims=1)).all(-1).any(-1).sum())
-
-
-def _write_double(mesh: Mesh, path: Path) -> None:
-    """A .ply file in double precision, which trimesh reads but does not write."""
-    vertices = np.ascontiguousarray(mesh.vertices.numpy(), dtype="<f8")
-    faces = np.empty(len(mesh.faces), dtype=[("count", "u1"), ("corners", "<i4", 3)])
-    faces["count"], faces["corners"] = 3, mesh.faces.numpy()
-    header = ["ply", "format binary_little_endian 1.0", f"element vertex {len(vertices)}"]
-    header += [f"property double {axis}" for axis in "xyz"]
-    header += [f"element face {len(faces)}", "property list uchar int vertex_indices", "end_header", ""]
-    path.write_bytes("\n".join(header).encode() + vertices.tobytes() + faces.tobytes())
 
 
 def _occupied(cloud: Cloud) -> Bool[Tensor, "batch queries"]:
