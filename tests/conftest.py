@@ -24,9 +24,11 @@ def pytest_collection_finish():
 
 
 def pytest_runtest_setup():
-    """A test draws the same numbers whatever ran before it, and alone."""
+    """A test draws the same numbers, on one thread, whatever ran before it, and alone."""
     import torch
 
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
     torch.default_generator.manual_seed(0)
 
 

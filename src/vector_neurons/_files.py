@@ -1,12 +1,13 @@
 """Files that are whole or not there: atomic writes, checksums, locks, bounded reads; and the user's cache directory."""
 
+import errno
 import hashlib
 import json
 import os
 import socket
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -27,17 +28,28 @@ class LockedError(RuntimeError):
 def cache() -> Path:
     """The library's folder among the user's caches."""
     if sys.platform == "darwin":
-        home = Path.home() / "Library" / "Caches"
+        home = _home() / "Library" / "Caches"
     elif sys.platform == "win32":
-        home = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        home = Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local")
     else:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        home = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
     return home / "vector-neurons"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:  # a container's user without an entry in the list of users
+        raise FileError("there is no home folder: name a folder for caches in XDG_CACHE_HOME") from error
 
 
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it. The cache is for its user alone, whatever the umask: code is loaded from it."""
-    folder.mkdir(mode=0o700 if folder == cache() else 0o777, parents=True, exist_ok=True)
+    with suppress(FileError):  # no home, and then no cache
+        if folder == cache() or cache() in folder.parents:
+            cache().mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def first_line(error: BaseException) -> str:
@@ -90,23 +102,37 @@ def sha256(path: Path) -> str:
 
 def flush(path: Path) -> None:
     """Wait until a file, or what a folder lists, is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    folder, windows = path.is_dir(), sys.platform == "win32"
+    if folder and windows:
+        return  # folders cannot be opened there
+    handle = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if not folder or error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # as on some network drives
+            raise
     finally:
         os.close(handle)
 
 
-def write_file(path: Path, content: str | bytes) -> None:
-    """Write a small file, whole or not at all."""
-    part = path.with_name(f"{path.name}.part")
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file beside `path`, to be written in a block, which then becomes it: whole or not at all."""
+    # Its own for every process, and a short name: that of the file may be as long as names can be.
+    part = path.with_name(f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}.{os.getpid()}.part")
     try:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        yield part
         flush(part)
         os.replace(part, path)
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a small file, whole or not at all."""
+    with replacing(path) as part:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_checksums(folder: Path, names: Iterable[str]) -> None:
@@ -136,13 +162,19 @@ def verify_checksums(folder: Path, needed: Iterable[str]) -> None:
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+def locked(path: Path, *, wait: bool = True, waiting: Callable[[str], None] = lambda holder: None) -> Iterator[None]:
     """Hold a lock for the length of a block; the file at `path` is removed afterwards.
 
-    A process that dies loses its locks. Without `wait` a lock that is held raises `LockedError`. Where there are no
-    locks (Windows, some network drives), everybody goes on.
+    A process that dies loses its locks. Without `wait` a lock that is held raises `LockedError`; with it, `waiting` is
+    told who holds it. Where there are no locks (Windows, some network drives), everybody goes on.
     """
-    file = _lock(path, wait)
+    try:
+        file = _lock(path, wait=False)
+    except LockedError as error:
+        if not wait:
+            raise
+        waiting(str(error))
+        file = _lock(path, wait=True)
     try:
         yield
     finally:
@@ -165,7 +197,7 @@ def _lock(path: Path, wait: bool) -> TextIO | None:
             file.seek(0)
             holder = file.read().strip() or "another process"
             file.close()
-            raise LockedError(f"{holder} is at work there (its lock is {path})") from error
+            raise LockedError(f"locked by {holder} (lock file {path})") from error
         except OSError:  # a drive that knows no locks
             return file
         with suppress(FileNotFoundError):

@@ -11,7 +11,7 @@ from pebble import pebble
 from vector_neurons import mesh
 from vector_neurons.data import Shapes
 from vector_neurons.data.augment import visible
-from vector_neurons.mesh import precision
+from vector_neurons.mesh import writing
 from vector_neurons.models import DGCNN, OccupancyNetwork, store
 from vector_neurons.training import Clouds, checkpoint, sets
 
@@ -275,11 +275,10 @@ def test_a_disk_that_is_full_leaves_the_old_file(run, scan, tmp_path, vn_command
     out.write_text("old")
     before = sorted(tmp_path.iterdir())
 
-    def full(made, path):
-        path.write_text("half a")
+    def full(path, content):
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(precision, "write", full)
+    monkeypatch.setattr(writing, "write_file", full)
     code, said, err = vn_command("reconstruct", scan, "-o", out, "--model", run, "--resolution", 32)
     assert (code, said, err) == (2, "", f"vn reconstruct: cannot write {out}: {os.strerror(error)}\n")
     assert out.read_text() == "old"

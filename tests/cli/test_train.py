@@ -47,9 +47,11 @@ def test_evaluate_shows_classes_and_confusion(run, vn_command, tmp_path):
     assert sum(int(x) for row in table[1:] for x in row[2:]) == 8
     right = sum(int(row[2 + i]) for i, row in enumerate(table[1:]))
     assert f"{100 * right / 8:.2f}" in out.splitlines()[1]
+    _, out, _ = vn_command("evaluate", run, "--rotations", "SO3", "--times", 3)
+    assert [row.split()[1] for row in out.partition("\n\n")[2].splitlines()[1:]] == ["1"] * 8
     assert vn_command("evaluate", run, "--rotations", "SO3", "--confusion", tmp_path / "a.png")[0] == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    for file, line in ((tmp_path / "a.txt", ".csv or .png"), (tmp_path / "none" / "a.csv", "there is no folder")):
+    for file, line in ((tmp_path / "a.txt", "only .csv .png"), (tmp_path / "none" / "a.csv", "there is no folder")):
         code, _, err = vn_command("evaluate", run, "--confusion", file)
         assert code == 2
         assert line in err

@@ -20,7 +20,7 @@ def test_view_says_in_one_line_what_is_wrong(vn_command, tmp_path, monkeypatch):
         return err
 
     assert "there is no folder" in wrong("--png", tmp_path / "nowhere" / "a.png")
-    assert "--png takes a file that ends in .png" in wrong("--png", tmp_path / "a.foo")
+    assert "cannot write a picture" in wrong("--png", tmp_path / "a.foo")
     (tmp_path / "folder.png").mkdir()
     assert "cannot write" in wrong("--png", tmp_path / "folder.png", "--each", 1, "--points", 9)
     assert "--each takes 1 or more" in wrong("--png", file, "--each", 0)

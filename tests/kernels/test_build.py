@@ -109,7 +109,9 @@ def test_who_waits_says_for_whom(empty_cache, stand_in_compiler, capfd):
             while not said and not waiting.done():
                 time.sleep(0.01)
                 said = capfd.readouterr().err
-            assert re.fullmatch(rf"vector_neurons: waiting for the native kernels: process {os.getpid()} on .*\n", said)
+            assert re.fullmatch(
+                rf"vector_neurons: waiting for the native kernels, locked by process {os.getpid()} on .*\n", said
+            )
             assert not waiting.done()
         assert waiting.result() == kernels.built()
 

@@ -92,7 +92,7 @@ REFUSED = {
     "bare atoms.xyz": ("O 0 0 0\nH 0 0 1\nH 0 1 0\n", "is a file of atoms"),
     "columns.xyz": (rows(POINTS[:, :2]), r"columns must be x y z or x y z nx ny nz, got an array \(20, 2\)"),
     "cut.xyz": (PLAIN.rpartition(" ")[0], "is damaged: the number of columns changed"),
-    "no names.csv": ("a,b,c\n" + COMMAS, "is damaged: could not convert string 'a'"),
+    "no names.csv": ("a,b,c\n" + COMMAS, "has the columns 'a,b,c': name those of the points x, y, z"),
     "cut.csv": ("x,y,z,label\n" + COMMAS.replace("\n", ",a\n")[:-3], "is truncated: its last line has 3 of 4 columns"),
     "only names.csv": ("x,y,z\n", "has no rows of numbers"),
     "nan.xyz": ("0 0 0\nnan 0 0\n1 inf 0\n", r"2 of 3 points .* leave them out with drop_nan=True, or --drop-nan"),

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import resource
@@ -101,9 +102,9 @@ def broken(tmp_path, what):
         ("future format", "has format 99, this version reads 1"),
         ("not a description", "describes no model"),
         ('{"arguments": []}', "describes no model"),
-        ('{"threshold": "high"}', "wrong type"),
-        ('{"classes": 7}', "wrong type"),
-        ('{"points": -1}', "wrong type"),
+        ('{"threshold": "high"}', "threshold is 'high'"),
+        ('{"classes": 7}', "classes is '7'"),
+        ('{"points": -1}', "points is '-1'"),
         ('{"arguments": {"classes": 4, "widths": []}}', "does not describe a DGCNN"),
         ('{"arguments": {"classes": 4, "widths": [12, "a"]}}', "does not describe a DGCNN"),
         ('{"arguments": {"classes": 4, "embedding": 0}}', "does not (describe a DGCNN|fit config.json)"),
@@ -164,6 +165,28 @@ def test_checksums_are_read_and_must_be_whole(tmp_path, content, words):
         (tmp_path / "checksums.json").write_text(content)
     with pytest.raises(store.StoreError, match=words):
         vn.load(tmp_path)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "given",
+    [{"threshold": np.float32(0.3)}, {"threshold": 1}, {"points": 300.0}, {"classes": "abcd"}, {"up": "down"}],
+    ids=str,
+)
+def test_what_could_not_be_loaded_is_not_saved(tmp_path, given):
+    with pytest.raises(store.StoreError, match=rf"cannot save the model: its {next(iter(given))} is"):
+        store.save(small(), tmp_path / "model", store.Meaning(**given))
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_model_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
+    store.save(small(), tmp_path)
+    expected = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(store, "write_checksums", lambda *_: (_ for _ in ()).throw(full))
+    with pytest.raises(OSError, match="No space"):
+        store.save(small(pool="max"), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == expected
 
 
 def test_a_run_stands_for_its_best_model(tmp_path):

@@ -1,6 +1,8 @@
 """Runs that were damaged, moved under other data, or are in use: refused or repaired, never silently wrong."""
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -131,7 +133,7 @@ def test_two_processes_do_not_resume_the_same_run(run):
     command = [sys.executable, "-c", HOLD, run]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(TrainingError, match=rf"is in use: process {holder.pid} on "):
+        with pytest.raises(TrainingError, match=rf"is in use: locked by process {holder.pid} on "):
             fit(tiny(epochs=3), run, resume=True)
         holder.kill()
     fit(tiny(epochs=3), run, resume=True)  # a lock dies with its process
@@ -259,6 +261,45 @@ def test_sizes_have_bounds_in_training_and_in_testing(run, changes, why):
     (run / "config.json").write_text(json.dumps(tiny(**changes).as_dict()))
     with pytest.raises((SettingsError, TrainingError), match=why):
         evaluate(run, ["SO3"])
+
+
+WILD = {"model": "pointnet", "widths": None, "rate": 1e6, "epochs": 3, "clip": 0.0}
+
+
+def test_a_training_that_diverges_is_one_line(tmp_path):
+    """Weights, not clouds, grow beyond the range of float32."""
+    with pytest.raises(TrainingError, match=r"(not finite in step|has diverged in epoch)[^\n]*$"):
+        fit(tiny(**WILD), tmp_path / "run")
+
+
+def test_batches_after_a_training_has_diverged_are_skipped(tmp_path):
+    try:
+        progress = fit(tiny(**WILD, skip_bad_batches=True), tmp_path / "run")
+        assert progress.skipped > 0
+    except TrainingError as error:
+        assert "has diverged in epoch" in str(error)  # noqa: PT017 - either will do
+
+
+def test_settings_errors_say_what_is_wanted():
+    saved = tiny().as_dict()
+    for group, name, value, words in (
+        ("clouds", "data", "foo", "data must be one of shapes, modelnet40, "),
+        ("clouds", "up", 3, "up must be one of x, y, z or null"),
+        ("protocol", "test_rotations", "SO3", "test_rotations must be a list, each one of I, z, SO3"),
+        ("recipe", "epochs", "many", "epochs must be int"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            Settings.from_dict(saved | {group: saved[group] | {name: value}})
+
+
+def test_a_test_that_cannot_be_written_is_shown(run, vn_command, monkeypatch):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(results, "write_file", lambda *_: (_ for _ in ()).throw(full))
+    code, out, err = vn_command("evaluate", run, "--rotations", "SO3")
+    assert code == 2
+    assert "SO3" in out
+    assert "No space left on device" in err
+    assert err.count("\n") == 1
 
 
 def test_a_curve_that_cannot_be_written_does_not_end_a_run(tmp_path, capsys):

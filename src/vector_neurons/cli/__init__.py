@@ -1,11 +1,14 @@
 """The command `vn`: one file per verb. Verbs are imported when called, so that `vn --help` is quick."""
 
 import os
-import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from .._files import first_line
 
+SIGPIPE = 13  # which Windows does not have
+NAME_MAX_BYTES = 255  # of a file
 VERBS = {
     "check": "is a module equivariant? a row per layer, and the first one that breaks",
     "convert": "the authors' checkpoints as models of this library",
@@ -61,12 +64,29 @@ def main() -> None:
     except (OSError, MemoryError) as error:
         if isinstance(error, BrokenPipeError):  # whoever reads our output has seen enough: `vn train --help | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(128 + signal.SIGPIPE)
+            sys.exit(128 + SIGPIPE)
         print(f"vn {verb}: {first_line(error)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print(f"vn {verb}: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def check_out(out: Path, suffixes: Sequence[str], what: str) -> None:
+    """Refuse a place that cannot be written to, before any work."""
+    if out.suffix.lower() not in suffixes:
+        raise UserError(f"cannot write {what} to {out}: only {' '.join(suffixes)}")
+    try:
+        if len(os.fsencode(out.name)) > NAME_MAX_BYTES:
+            raise UserError(f"cannot write {out.name[:40]}…: names of files have at most {NAME_MAX_BYTES} bytes")
+        if not out.parent.is_dir():
+            raise UserError(f"there is no folder {out.parent} to write {out.name} to")
+        if out.is_dir():
+            raise UserError(f"cannot write {what} to {out}: it is a folder")
+    except (OSError, ValueError) as error:  # a folder's name may be too long, too
+        raise UserError(f"cannot write {what} to {out}: {first_line(error)}") from error
+    if not os.access(out.parent, os.W_OK):
+        raise UserError(f"cannot write {out}: no permission to write to {out.parent}")
 
 
 def _spelled(arguments: list[str]) -> list[str]:

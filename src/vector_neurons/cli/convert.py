@@ -1,16 +1,10 @@
 """`vn convert old.pth new/`: the authors' checkpoints as models of this library."""
 
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from safetensors import SafetensorError
 
 from .._files import check_regular, first_line
 from ..models import OccupancyNetwork, reference, store
@@ -49,12 +43,9 @@ def run(
         meaning = store.Meaning(classes=names, up=up)
         if isinstance(model, OccupancyNetwork):  # OccNet's frame, and the paper's points and threshold
             meaning = replace(meaning, normalisation="unit_cube", points=300, threshold=0.2)
-        with _whole(folder) as part:
-            store.save(model, part, meaning)
+        store.save(model, folder, meaning)
     except OSError as error:
         raise UserError(first_line(error)) from error
-    except SafetensorError as error:  # how it reports a full disk
-        raise UserError(f"{folder} cannot be written: {first_line(error)}") from error
     except ValueError as error:
         raise UserError(str(error)) from error
     count = sum(p.numel() for p in model.parameters())
@@ -69,23 +60,3 @@ def _lines(path: Path) -> list[str]:
         return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is no text file: {first_line(error)}") from error
-
-
-@contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder`, whose files move there when all are written; if that fails, nothing remains."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)  # its name may be too long, or a file's: before any writing
-        part = Path(tempfile.mkdtemp(prefix=".convert-", dir=folder))
-        try:
-            yield part
-            for file in sorted(part.iterdir(), reverse=True):  # config.json last: without it a folder is no model
-                os.replace(file, folder / file.name)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-    except BaseException:
-        for path in missing:
-            with suppress(OSError):
-                path.rmdir()
-        raise

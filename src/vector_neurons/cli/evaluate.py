@@ -13,7 +13,7 @@ from ..tasks import Counts, add
 from ..training import find_run, joined, read_settings, results, surfaces
 from ..typing import Rotations
 from ..viz import page
-from . import UserError
+from . import UserError, check_out
 from .train import one_line
 
 
@@ -49,15 +49,16 @@ def run(
             _check_matrix(confusion, settings.task)
         kinds = rotations or settings.protocol.test_rotations
         with joined(device or settings.machine.device) as here:
-            tested = results.record(run, kinds, times, here)
+            tested = results.measure(run, kinds, times, here)
         if not here.writes:
             return 0
         print(results.lines(tested.reports))
         counts = {kind: reduce(add, every) for kind, every in tested.counts.items()}  # of all times
-        if details := results.details(tested.task, counts):
+        if details := results.details(tested.task, counts, times):
             print(f"\n{details}")
         if confusion is not None:
             _write_matrix(confusion, counts, tested.task.outputs)
+        results.add(run, tested.reports)  # last: a disk may be full
         if meshes:
             print("meshes, distances for a radius of 1:")
             print(results.lines(surfaces.record(run, kinds, meshes, device or settings.machine.device)))
@@ -67,10 +68,7 @@ def run(
 def _check_matrix(file: Path, task: str) -> None:
     if task != "classification":
         raise UserError(f"--confusion is about classification, this run is a {task}")
-    if file.suffix.lower() not in (".csv", ".png"):
-        raise UserError(f"--confusion takes a file that ends in .csv or .png, got {file}")
-    if not file.parent.is_dir():
-        raise UserError(f"there is no folder {file.parent} to write {file.name} to")
+    check_out(file, (".csv", ".png"), "a confusion matrix")
 
 
 def _write_matrix(file: Path, counts: dict[Rotations, Counts], names: tuple[str, ...]) -> None:

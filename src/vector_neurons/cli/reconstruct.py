@@ -1,6 +1,5 @@
 """`vn reconstruct scan.ply -o out.ply`: a closed mesh from a scan."""
 
-import os
 import sys
 import time
 import warnings
@@ -16,11 +15,10 @@ from ..mesh import MeshError, io
 from ..models import OccupancyNetwork, store
 from ..tasks import reconstruct
 from ..training.limits import MAX_THREADS
-from . import UserError
+from . import UserError, check_out
 
 ON_A_MESH = 10_000  # points drawn on the surface of a file that has one
 LARGE = 1.5  # of the size of a scan, above which a mesh is suspect
-NAME = 255  # bytes that a file's name may have
 
 
 def run(
@@ -59,7 +57,7 @@ def run(
         raise UserError(f"--threads takes 1 to {MAX_THREADS:,}, got {threads}")
     if threads is not None:
         torch.set_num_threads(threads)
-    _check_out(out)
+    check_out(out, io.MESHES, "a mesh")
     started = time.perf_counter()
     try:
         network = _network(model)
@@ -76,7 +74,7 @@ def run(
     except (ValueError, ImportError, OSError, RuntimeError, MemoryError) as error:  # torch's lack of memory, too
         raise UserError(first_line(error)) from error
     try:
-        held, exact = mesh.save(made, out)
+        held, exact = mesh.write(made, out)
     except ValueError as error:
         raise UserError(first_line(error)) from error
     except OSError as error:
@@ -96,23 +94,6 @@ def _network(model: Path | None) -> OccupancyNetwork:
     if not isinstance(network, OccupancyNetwork):
         raise UserError(f"{model or 'the package'} holds a {type(network).__name__}, not an occupancy network")
     return network
-
-
-def _check_out(out: Path) -> None:
-    """Refuse a place that cannot be written to, before any work."""
-    if out.suffix.lower() not in io.MESHES:
-        raise UserError(f"cannot write a mesh to {out}: only {' '.join(io.MESHES)}")
-    try:
-        if len(os.fsencode(out.name)) > NAME:
-            raise UserError(f"cannot write {out.name[:40]}…: names of files have at most {NAME} bytes")
-        if not out.parent.is_dir():
-            raise UserError(f"there is no folder {out.parent} to write {out.name} to")
-        if out.is_dir():
-            raise UserError(f"cannot write a mesh to {out}: it is a folder")
-    except (OSError, ValueError) as error:  # a folder's name may be too long, too
-        raise UserError(f"cannot write a mesh to {out}: {getattr(error, 'strerror', None) or error}") from error
-    if not os.access(out.parent, os.W_OK):
-        raise UserError(f"cannot write {out}: no permission to write to {out.parent}")
 
 
 def _notes(made: mesh.Mesh, exact: bool, scan: torch.Tensor, out: Path) -> None:

@@ -94,10 +94,11 @@ def run(settings: Settings, folder: Path, *, resume: bool = False) -> int:
         check(settings, world.expected())
         with joined(settings.machine.device) as here:
             progress = fit(settings, folder, here, resume=resume)
-            tested = results.record(folder, settings.protocol.test_rotations, world=here)
+            tested = results.measure(folder, settings.protocol.test_rotations, world=here)
         if here.writes:
             print(f"{folder}: epoch {progress.best_epoch} was best on the validation set; the test set:")
             print(results.lines(tested.reports))
+            results.add(folder, tested.reports)
     return 0
 
 

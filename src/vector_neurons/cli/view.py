@@ -9,7 +9,7 @@ import tyro
 from ..data import Shapes
 from ..data.families import FAMILIES
 from ..viz import stills
-from . import UserError
+from . import UserError, check_out
 
 
 def run(
@@ -34,10 +34,7 @@ def run(
     """
     if each < 1:
         raise UserError(f"--each takes 1 or more, got {each}")
-    if png.suffix.lower() != ".png":
-        raise UserError(f"--png takes a file that ends in .png, got {png}")
-    if not png.parent.is_dir():
-        raise UserError(f"there is no folder {png.parent} to write {png.name} to")
+    check_out(png, (".png",), "a picture")
     try:
         data = Shapes(split, size=each * len(FAMILIES), points=points, seed=seed, mirrors=True)
         by_class = torch.arange(len(data)).view(each, -1).T.flatten()

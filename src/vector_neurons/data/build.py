@@ -7,8 +7,8 @@ the meantime is read again.
 
 import hashlib
 import json
-import os
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._files import first_line, flush, locked, make_folder, read_json, sha256, write_file
+from .._files import first_line, locked, make_folder, read_json, replacing, sha256, write_file
 from ..mesh import MeshWarning
 from ..mesh.stored import patiently
 from .pack import FORMAT, DataError, write_pack
@@ -121,7 +121,11 @@ def build(
     make_folder(path.parent)
     if path.is_dir():
         raise DataError(f"{path} is a folder: a pack needs another name")
-    with locked(path.with_suffix(".lock")):
+
+    def say(holder: str) -> None:
+        print(f"waiting for {path}, {holder}", file=sys.stderr)
+
+    with locked(path.with_suffix(".lock"), waiting=say):
         if not again and path.is_file():
             return
         folder.mkdir(exist_ok=True)
@@ -262,16 +266,11 @@ def _keep(file: Path, chunk: Chunk) -> None:
         raise
     except UNFORESEEN as error:
         raise DataError(f"{chunk.file or chunk.split} is damaged: {first_line(error)}") from error
-    part = file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
-        save_file({name: x.contiguous() for name, x in content.rows.items()}, part)
-        flush(part)
-        os.replace(part, file)
+        with replacing(file) as part:
+            save_file({name: x.contiguous() for name, x in content.rows.items()}, part)
     except SafetensorError as error:
         raise DataError(f"{file.parent} cannot be written: {first_line(error)}") from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
     # The description comes last: a chunk that has one is complete.
     about = {name: x for name, x in vars(content).items() if name != "rows"}
     write_file(file.with_suffix(".json"), json.dumps(about))

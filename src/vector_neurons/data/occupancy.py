@@ -19,7 +19,7 @@ from .build import Chunk, Content, Plan, Rows, build, file_chunks, joined, key_o
 from .cloud import Cloud, Dataset
 from .folder import MOST_DAMAGED, ONLY_CLASS, SPLITS, listing, up_of
 from .pack import DataError, open_pack, pack_path, seed_of
-from .packed import split_rows
+from .packed import check_finite, split_rows
 from .queries import Labeller, occupancy_rows
 from .reading import Array, Up, at_least, finite, read_arrays, words
 
@@ -92,13 +92,13 @@ class Occupancy(Dataset):
             beside = torch.randperm(arrays["queries"].shape[1] - uniform, generator=generator)[: self.near] + uniform
             queries.append(torch.cat([chosen, beside]))
         at, on, of = rows[:, None], torch.stack(points), torch.stack(queries)
-        return Cloud(
-            points=self._framed(arrays["points"][at, on], rows),
-            normals=arrays["normals"][at, on] if self.normals else None,
-            label=self.labels[indices],
-            queries=self._framed(arrays["queries"][at, of], rows),
-            occupied=arrays["occupied"][at, of],
-        )
+        cut = {
+            "points": self._framed(arrays["points"][at, on], rows),
+            "normals": arrays["normals"][at, on] if self.normals else None,
+            "queries": self._framed(arrays["queries"][at, of], rows),
+        }
+        check_finite(self.pack, cut)
+        return Cloud(label=self.labels[indices], occupied=arrays["occupied"][at, of], **cut)  # type: ignore[arg-type]
 
     def _framed(self, x: Tensor, rows: Tensor) -> Tensor:
         if self.frame == "unit_ball":

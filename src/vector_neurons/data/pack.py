@@ -9,7 +9,6 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._files import BLOCK, cache, check_regular, first_line, flush, make_folder
+from .._files import BLOCK, FileError, cache, check_regular, first_line, make_folder, replacing
 from .contents import MORE, complaint
 
 FORMAT = 1
@@ -71,7 +70,10 @@ class Pack:
 def data_root(root: str | Path | None = None) -> Path:
     """Where packs are: `root` if given, else the environment's `VN_DATA`, else the platform's cache directory."""
     given = root if root is not None else os.environ.get("VN_DATA")
-    return Path(given).expanduser() if given else cache()
+    try:
+        return Path(given).expanduser() if given else cache()
+    except (FileError, RuntimeError) as error:  # no home
+        raise DataError(f"{first_line(error)}; or say where packs are with VN_DATA") from error
 
 
 def pack_path(pack: str | Path, root: str | Path | None = None) -> Path:
@@ -168,22 +170,14 @@ def write_pack(path: Path, about: Mapping[str, Any], chunks: Sequence[Mapping[st
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     make_folder(path.parent)
-    # A short name: that of the pack may be as long as names can be.
-    part = path.with_name(f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            checksum = hashlib.sha256(text)
-            for block in (chunk[name].contiguous().numpy() for name in order for chunk in chunks):
-                file.write(block.data)
-                checksum.update(block.data)
-            file.seek(8 + text.index(UNKNOWN_SUM))
-            file.write(checksum.hexdigest().encode())
-        flush(part)
-        os.replace(part, path)
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+    with replacing(path) as part, part.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        checksum = hashlib.sha256(text)
+        for block in (chunk[name].contiguous().numpy() for name in order for chunk in chunks):
+            file.write(block.data)
+            checksum.update(block.data)
+        file.seek(8 + text.index(UNKNOWN_SUM))
+        file.write(checksum.hexdigest().encode())
 
 
 def seed_of(*parts: object) -> int:

@@ -1,6 +1,6 @@
 """Clouds cut from a pack: the split, the points of each shape, and what else is asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -60,6 +60,7 @@ class Packed(Dataset):
         rows = self.rows[indices]
         chosen = self._chosen(rows)
         cut = {name: _cut(self.pack.arrays[name], rows, chosen, self.points) for name in self.fields}
+        check_finite(self.pack, cut)
         if self.points < self.stored:
             cut["points"] = unit_ball(cut["points"])
         if "parts" in cut:
@@ -84,6 +85,13 @@ class Packed(Dataset):
         order = torch.randperm(count, generator=generator)
         # A shape with fewer points than its pack repeats some at its end: they come in only when all others are taken.
         return torch.cat([order, torch.arange(count, self.stored)])[: self.points]
+
+
+def check_finite(pack: Pack, cut: Mapping[str, Tensor | None]) -> None:
+    """Refuse a batch with coordinates that are NaN or infinite, which only a pack that was tampered with has."""
+    for name, x in cut.items():
+        if x is not None and x.is_floating_point() and not x.isfinite().all():
+            raise DataError(f"{pack.path} is damaged: some of its {name} are NaN or infinite; make it again")
 
 
 def _cut(array: Tensor, rows: Tensor, chosen: Tensor | None, points: int) -> Tensor:

@@ -4,6 +4,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+# Of every type, a whole number as wide, the bits of its mantissa and the bias of its exponent.
+BITS = {
+    torch.float32: (torch.int32, 23, 127),
+    torch.float64: (torch.int64, 52, 1023),
+    torch.float16: (torch.int16, 10, 15),
+    torch.bfloat16: (torch.int16, 7, 127),
+}
+
 
 def power_of_two(x: Float[Tensor, "*shape"], dim: int | tuple[int, ...]) -> Float[Tensor, "*kept"]:
     """By what to multiply so that the largest number along `dim`, which is kept, lies between 1/2 and 1.
@@ -16,8 +24,8 @@ def power_of_two(x: Float[Tensor, "*shape"], dim: int | tuple[int, ...]) -> Floa
     if not x.numel():
         return torch.ones_like(x.detach().sum(dim, keepdim=True))
     largest = x.detach().abs().amax(dim, keepdim=True)
-    most = (
-        1020 if x.dtype == torch.float64 else 14 if x.dtype == torch.float16 else 125
-    )  # so that it is in range itself
-    exponent = torch.frexp(largest).exponent.clamp(-most, most)
-    return torch.ldexp(torch.ones_like(largest), -exponent).where((largest > 0) & largest.isfinite(), 1)
+    # By the bits of the exponent: torch.frexp is not on every device, and torch.ldexp need not be exact.
+    whole, mantissa, bias = BITS[x.dtype]
+    exponent = largest.view(whole) >> mantissa
+    scale = ((2 * bias - 1 - exponent).clamp(1, 2 * bias) << mantissa).view(x.dtype)
+    return scale.where((largest > 0) & largest.isfinite(), 1)

@@ -14,12 +14,12 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from .._files import FileError, LockedError, cache, check_regular, first_line, flush, locked, read_json, sha256
+from .._files import FileError, cache, check_regular, first_line, flush, locked, make_folder, read_json, sha256
 
 NATIVE = Path(__file__).parent / "native"
 SOURCES = sorted(NATIVE.iterdir())
@@ -87,8 +87,8 @@ def library() -> Path:
         key.update(source.read_bytes())
     try:
         return cache() / "kernels" / f"{key.hexdigest()[:16]}.so"
-    except RuntimeError as error:
-        raise BuildError("there is no home folder (name a folder for them in XDG_CACHE_HOME)") from error
+    except FileError as error:  # no home
+        raise BuildError(str(error)) from error
 
 
 def built() -> Path | None:
@@ -115,16 +115,10 @@ def build(*, again: bool = False) -> Path:
         command = compiler()
         if command is None:
             raise BuildError("no C++ compiler was found (install g++ or clang++, or name one in CXX)")
-        cache().parent.mkdir(parents=True, exist_ok=True)
-        for folder in (cache(), target.parent):
-            folder.mkdir(mode=0o700, exist_ok=True)
-        with ExitStack() as stack:  # of many processes that start together one builds, and the others wait for it
-            lock = target.with_suffix(".lock")
-            try:
-                stack.enter_context(locked(lock, wait=False))
-            except LockedError as error:
-                _say(f"waiting for the native kernels: {error}")
-                stack.enter_context(locked(lock))
+        make_folder(target.parent)
+        # Of many processes that start together one builds, and the others wait for it.
+        lock = target.with_suffix(".lock")
+        with locked(lock, waiting=lambda holder: _say(f"waiting for the native kernels, {holder}")):
             if (found := built()) and not again:  # by now
                 return found
             _build(command, target)
@@ -154,8 +148,7 @@ def _build(command: list[str], target: Path) -> None:
         # Each at once: somebody may be loading it. After a crash between the two they do not match: it is built again.
         for file in (fresh, record):
             file.replace(target.with_name(file.name))
-        with suppress(OSError):  # a drive on which folders cannot be flushed
-            flush(target.parent)
+        flush(target.parent)
     _say(f"built the native kernels in {time.monotonic() - started:.0f} s, into {target.parent}")
 
 

@@ -1,11 +1,11 @@
 """Surfaces: triangle meshes and bare clouds in files, points on them, meshes of functions, and how close two are."""
 
 from .compare import Comparison, compare, compare_points, iou, volume_iou
-from .io import read, write
+from .io import read
 from .mesh import Mesh, MeshError, MeshWarning, UnreadableError
 from .mise import extract
-from .precision import save
 from .surface import sample, watertight
+from .writing import write
 
 __all__ = [
     "Comparison",
@@ -19,7 +19,6 @@ __all__ = [
     "iou",
     "read",
     "sample",
-    "save",
     "volume_iou",
     "watertight",
     "write",

@@ -80,6 +80,9 @@ def read_text(content: bytes, suffix: str) -> Points:
     separator = _separator(rows[0])
     if separator == ";":
         rows = [row.replace(b",", b".") for row in rows]
+    if not names and suffix == ".csv" and not _numeric(rows[0]):
+        head = rows[0][:80].decode("utf-8", "replace")
+        raise MeshError(f"has the columns {head!r}: name those of the points x, y, z")
     if not names:
         return columns(numbers(rows, separator), (4,) if suffix == ".pts" else ())
     if (found := len(_split(rows[-1], separator))) < len(names):

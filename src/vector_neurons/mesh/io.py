@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._files import first_line, write_file
+from .._files import first_line
 from . import clouds, formats, pcd, ply
 from .mesh import Mesh, MeshError, MeshWarning, UnreadableError
 from .mesh import check as check
@@ -58,20 +58,19 @@ def read(path: str | Path, *, drop_nan: bool = False) -> Mesh:
     return mesh
 
 
-def write(mesh: Mesh, path: str | Path) -> None:
-    """Write a mesh as .ply .obj .stl .off or .glb, whole or not at all; a cloud, without normals, as .ply or .glb."""
+def encode(mesh: Mesh, suffix: str) -> bytes:
+    """A mesh as the content of a .ply .obj .stl .off or .glb file; a cloud, without normals, of a .ply or .glb file."""
     import trimesh
 
-    path = Path(path)
-    suffix = path.suffix.lower()
     known = (".ply", ".glb") if mesh.is_cloud else MESHES
     if suffix not in known:
         kind = "a cloud" if mesh.is_cloud else "a mesh"
-        raise MeshError(f"{path}: cannot write {kind} as {suffix or 'a file without a suffix'}, only {' '.join(known)}")
+        raise MeshError(f"cannot write {kind} as {suffix or 'a file without a suffix'}, only {' '.join(known)}")
     vertices, faces = mesh.vertices.numpy(), mesh.faces.numpy()
     cloud: Any = trimesh.PointCloud
     shape: Any = cloud(vertices) if mesh.is_cloud else trimesh.Trimesh(vertices, faces, process=False)
-    write_file(path, shape.export(file_type=suffix[1:]))
+    content: str | bytes = shape.export(file_type=suffix[1:])
+    return content.encode() if isinstance(content, str) else content
 
 
 def _parse(path: Path, suffix: str) -> Found:
@@ -79,7 +78,11 @@ def _parse(path: Path, suffix: str) -> Found:
         return _by_name(load_npz(path, _wanted))
     if suffix == ".npy":
         return _cloud(clouds.columns(load_npy(path)))
-    content = read_bytes(path)
+    return decode(read_bytes(path), suffix)
+
+
+def decode(content: bytes, suffix: str) -> Found:
+    """A mesh or a cloud from the content of a file of this format, all but .npy and .npz."""
     if not content:
         raise MeshError("is empty")
     if suffix == ".glb":

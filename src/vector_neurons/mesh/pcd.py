@@ -23,6 +23,8 @@ def read(content: bytes) -> Points:
     if header is None:
         raise MeshError("is damaged: it has no header of a .pcd file")
     about = {words[0]: words[1:] for line in header[0].decode("latin1").splitlines() if (words := line.split())}
+    if lacking := [word for word in ("FIELDS", "SIZE", "TYPE", "WIDTH", "HEIGHT") if not about.get(word)]:
+        raise MeshError(f"is damaged: its header has no line {lacking[0]}")
     names = about["FIELDS"]
     kinds = [f"<{KINDS[kind]}{int(size)}" for kind, size in zip(about["TYPE"], about["SIZE"], strict=True)]
     repeats = [int(count) for count in about.get("COUNT", ["1"] * len(names))]

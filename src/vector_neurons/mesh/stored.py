@@ -10,7 +10,7 @@ import time
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +108,7 @@ def load_npy(path: Path, most: int | None = None) -> NDArray[Any]:
     return patiently(read)
 
 
-def _announced(file: IO[bytes], size: int, name: str) -> int:
+def _announced(file: Any, size: int, name: str) -> int:
     """Bytes that an array takes as float64, after its header was compared with the size of its file."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):

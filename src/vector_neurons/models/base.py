@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..nn import KITS, scalar
-from ..nn.extremes import LARGE_CROSS, out_of_range, readable, size_of
+from ..nn.extremes import LARGE_CROSS, RangeError, out_of_range, readable, size_of
 from ..nn.functional import mask_like, masked_max, masked_mean
 from ..typing import Mask, Neurons, Norm
 
@@ -153,7 +153,7 @@ def in_range(logits: Tensor, points: Tensor) -> Tensor:
     """The logits, unless they are not finite because of the size of the clouds."""
     size = size_of(points)
     if LARGE_CROSS < size < torch.inf and not logits.isfinite().all():
-        raise ValueError(out_of_range(f"clouds with coordinates of {size:.0e} lead to logits", logits.dtype))
+        raise RangeError(out_of_range(f"clouds with coordinates of {size:.0e} lead to logits", logits.dtype))
     return logits
 
 

@@ -3,7 +3,9 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._files import FileError, check_regular, first_line, read_json, verify_checksums, write_checksums
+from .._files import (
+    CHECKSUMS,
+    FileError,
+    check_regular,
+    first_line,
+    flush,
+    read_json,
+    verify_checksums,
+    write_checksums,
+)
 from . import MODELS
 from .base import Model
 
@@ -39,42 +50,64 @@ class Meaning:
     categories: Sequence[str] | None = None  # of a segmenter, names of the categories that it is told
 
     def check(self) -> None:
-        """Refuse what was changed by hand or by accident."""
-        names = [self.classes, self.categories]
-        right = (
-            all(n is None or (isinstance(n, list | tuple) and all(isinstance(x, str) for x in n)) for n in names)
-            and isinstance(self.normalisation, str)
-            and self.up in ("x", "y", "z")
-            and (self.points is None or (type(self.points) is int and self.points > 0))
-            and (self.threshold is None or (type(self.threshold) is float and 0 < self.threshold < 1))
-        )
-        if not right:
-            raise ValueError("what its inputs and outputs mean is of the wrong type")
+        """Refuse what is not of its type, or was changed by hand."""
+
+        def words(x: Any) -> bool:
+            return x is None or (isinstance(x, list | tuple) and all(isinstance(word, str) for word in x))
+
+        points, threshold = self.points, self.threshold
+        right = {
+            "classes": words(self.classes),
+            "categories": words(self.categories),
+            "normalisation": isinstance(self.normalisation, str),
+            "up": self.up in ("x", "y", "z"),
+            "points": points is None or (type(points) is int and points > 0),
+            "threshold": threshold is None or (type(threshold) is float and 0 < threshold < 1),
+        }
+        for name, fits in right.items():
+            if not fits:
+                raise ValueError(f"{name} is {str(getattr(self, name))[:60]!r}")
 
 
 MEANING = tuple(field.name for field in fields(Meaning))
 
 
 def save(model: Model, folder: str | Path, meaning: Meaning | None = None) -> None:
-    """Write the model to a folder, made if need be. A crash on the way is noticed when it is loaded.
+    """Write the model to a folder, made if need be. What was there is replaced when all is written, and not before.
 
     Without a `meaning`, a model that was loaded keeps its own.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write(model, folder, meaning)
-    write_checksums(folder, (WEIGHTS, CONFIG))
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as part:
+            write(model, Path(part), meaning)
+            write_checksums(Path(part), (WEIGHTS, CONFIG))
+            for name in (WEIGHTS, CONFIG, CHECKSUMS):
+                os.replace(Path(part) / name, folder / name)
+        flush(folder)
+    except BaseException:
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()
+        raise
 
 
 def write(model: Model, folder: Path, meaning: Meaning | None = None) -> None:
-    """Write the model to a folder, for somebody who sees to the checksums."""
+    """Write the model to a new folder, for somebody who sees to the checksums."""
     from importlib.metadata import version
 
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     if type(model).__name__ not in MODELS:
         raise StoreError(f"cannot save a {type(model).__name__}: models are {', '.join(MODELS)}")
     known: Meaning = meaning or model.meaning or Meaning()
+    try:
+        known.check()
+    except ValueError as error:
+        raise StoreError(f"cannot save the model: its {error}") from error
     config = {
         "format": FORMAT,
         "class": type(model).__name__,
@@ -84,15 +117,11 @@ def write(model: Model, folder: Path, meaning: Meaning | None = None) -> None:
     }
     described = json.dumps(config, indent=2, default=int) + "\n"  # a number of classes may come from NumPy
     weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    parts = {name: folder / f"{name}.part" for name in (WEIGHTS, CONFIG)}
     try:
-        save_file(weights, parts[WEIGHTS])
-        parts[CONFIG].write_text(described)
-        for name, part in parts.items():
-            os.replace(part, folder / name)
-    finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
+        save_file(weights, folder / WEIGHTS)
+    except SafetensorError as error:  # how it reports a full disk
+        raise OSError(f"{folder / WEIGHTS} cannot be written: {first_line(error)}") from error
+    (folder / CONFIG).write_text(described)
 
 
 def load(folder: str | Path) -> nn.Module:

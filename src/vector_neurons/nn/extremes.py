@@ -11,7 +11,14 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from . import sync
+
 T = TypeVar("T")
+
+
+class RangeError(ValueError):
+    """Numbers beyond the range of their type; the message is one line."""
+
 
 # Squares of lengths, and their sums over channels, are in the range of float32, with room for a linear map.
 LARGE = 2.0**57
@@ -36,7 +43,7 @@ def check_size(x: Tensor, most: float, what: str) -> None:
     """Refuse numbers beyond `most`."""
     size = size_of(x)
     if most < size < torch.inf:
-        raise ValueError(out_of_range(f"{what} with coordinates of {size:.0e} lead to numbers", x.dtype))
+        raise RangeError(out_of_range(f"{what} with coordinates of {size:.0e} lead to numbers", x.dtype))
 
 
 def size_of(x: Any) -> float:
@@ -56,15 +63,17 @@ def in_double(method: Callable[..., T], x: Any, *more: Any) -> T:
     wide, dtype = (type(x)(*map(widen, x)), x[0].dtype) if isinstance(x, tuple) else (widen(x), x.dtype)
     found: Any = getattr(_replica(module), name)(wide, *more)
     one = isinstance(found, Tensor)
-    narrowed = tuple(narrow(y, dtype, type(module).__name__) for y in ((found,) if one else found))
+    # One of many processes must not leave the others waiting for its batch statistics: there the loss will tell.
+    what = None if module.training and sync.shared() else type(module).__name__
+    narrowed = tuple(narrow(y, dtype, what) for y in ((found,) if one else found))
     return cast(T, narrowed[0] if one else narrowed)
 
 
-def narrow(x: Tensor, dtype: torch.dtype, what: str) -> Tensor:
-    """A result in single precision, or an error if it does not fit."""
-    size = x.detach().abs().amax().item() if x.numel() else 0.0
+def narrow(x: Tensor, dtype: torch.dtype, what: str | None) -> Tensor:
+    """A result in single precision; an error about `what` if it does not fit, or infinity without."""
+    size = x.detach().abs().amax().item() if what and x.numel() else 0.0
     if torch.finfo(dtype).max < size < torch.inf:
-        raise ValueError(out_of_range(f"{what} gives features of {size:.0e}", dtype))
+        raise RangeError(out_of_range(f"{what} gives features of {size:.0e}", dtype))
     return x.to(dtype)
 
 

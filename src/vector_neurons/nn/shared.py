@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..geometry.neighbours import knn
 from ..typing import BlockOptions, Mask, Neighbours, Pool
 from . import sync
-from .extremes import out_of_range, readable
+from .extremes import RangeError, out_of_range, readable
 from .functional import mask_like
 from .fused import autocast
 from .unbuilt import Edges, WithMean
@@ -93,7 +93,7 @@ def learn(bn: AnyBatchNorm, mean: Tensor, variance: Tensor, count: int | Tensor)
     if readable(unbiased) and unbiased.device.type == "cpu":  # else every later evaluation would suffer
         largest, dtype = unbiased.amax().item(), past_variance.dtype
         if torch.finfo(dtype).max < largest < torch.inf:
-            raise ValueError(out_of_range(f"batch norm would learn a variance of {largest:.0e}", dtype))
+            raise RangeError(out_of_range(f"batch norm would learn a variance of {largest:.0e}", dtype))
     bn.get_buffer("num_batches_tracked").add_(1)
     # Without a momentum, all batches since the start count alike.
     share = bn.get_buffer("num_batches_tracked").to(mean.dtype).reciprocal() if bn.momentum is None else bn.momentum

@@ -8,7 +8,9 @@ interrupted or damaged, one of them can be read.
 import os
 import shutil
 import warnings
+from contextlib import suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -52,8 +54,8 @@ def read(folder: Path) -> tuple[Path, dict[str, Any]]:
     for candidate in (folder, _part(folder), _previous(folder)):
         try:
             verify(candidate, STATE)
-            state = torch.load(candidate / STATE, weights_only=True)
-        except (CheckpointError, OSError, RuntimeError, ValueError) as error:
+            state = torch.load(candidate / STATE, map_location="cpu", weights_only=True)
+        except (CheckpointError, OSError, RuntimeError, ValueError, EOFError, UnpicklingError) as error:
             reasons.append(first_line(error))
             continue
         if reasons:
@@ -79,7 +81,8 @@ def load(folder: Path) -> torch.nn.Module:
 def finish(folder: Path) -> bool:
     """Finish a replacement that was stopped between its two renames; gives whether the checkpoint is whole."""
     if not folder.exists() and whole(_part(folder)):
-        os.rename(_part(folder), folder)
+        with suppress(FileNotFoundError):  # another process was first
+            os.rename(_part(folder), folder)
     return whole(folder)
 
 

@@ -79,13 +79,12 @@ class Log:
     def draw(self, metric: str) -> None:
         """Draw the curve of losses and of the metric, if matplotlib is installed."""
         self.drawn = time.monotonic()
-        lines = [] if self.quiet else read_metrics(self.folder)
-        with contextlib.suppress(ImportError):
-            if lines:
-                try:
+        try:
+            if not self.quiet and (lines := read_metrics(self.folder)):
+                with contextlib.suppress(ImportError):
                     curves(lines, metric).savefig(self.folder / CURVE, dpi=90)
-                except OSError as error:  # a picture is not worth a run
-                    self.say(f"{self.folder / CURVE} cannot be written: {first_line(error)}")
+        except (OSError, TrainingError) as error:  # a picture is not worth a run
+            self.say(f"{self.folder / CURVE} cannot be written: {first_line(error)}")
 
     def close(self, metric: str) -> None:
         """Leave a curve behind."""

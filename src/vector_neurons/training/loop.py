@@ -24,6 +24,7 @@ from .._files import first_line
 from ..data import Dataset
 from ..data.pack import listed, seed_of
 from ..models import Model, store
+from ..nn.extremes import RangeError
 from ..tasks import Counts, Task, add
 from ..tasks.task import fixed, real
 from ..typing import Rotations
@@ -89,21 +90,25 @@ def _fit(
     history: list[dict[str, Any]] = []
     categories = train.classes if settings.task == "segmentation" else None
     meaning = store.Meaning(classes=task.outputs, points=settings.clouds.points, categories=categories)
-    log = Log(folder, epochs=recipe.epochs, quiet=not world.writes)
+    lost: list[int] = []
     if resume and begun:
         progress, history = _restore(folder, model, averaged, optimiser, meaning)
         if progress.epoch > recipe.epochs:
             raise TrainingError(f"{folder} has {progress.epoch} epochs already: --epochs takes as many or more")
+        if progress.counts is not None:
+            progress.counts = {name: x.to(world.device) for name, x in progress.counts.items()}
         if world.writes:
             with writing(folder):
-                if lost := restore_metrics(folder, history):
-                    log.say(f"{folder / METRICS} had lost epochs {', '.join(map(str, lost))}: restored")
+                lost = restore_metrics(folder, history)
     if world.writes:
         with writing(folder):
             if not resume:
                 create(folder, settings)
             elif read_settings(folder) != settings:
                 write_settings(folder, settings)
+    log = Log(folder, epochs=recipe.epochs, quiet=not world.writes)
+    if lost:
+        log.say(f"{folder / METRICS} had lost epochs {', '.join(map(str, lost))}: restored")
     forward = torch.compile(model) if machine.compile else model
     saved = time.monotonic()
 
@@ -144,7 +149,11 @@ def _fit(
                         save()
                 tested = model if averaged is None else averaged
                 kind = settings.protocol.train_rotations
-                shown = report(task, measure(tested, task, val, settings, kind, world))
+                try:
+                    shown = report(task, measure(tested, task, val, settings, kind, world))
+                except RangeError as error:
+                    why = f"the training has diverged in epoch {epoch + 1}, lower --rate: {error}"
+                    raise TrainingError(why) from error
                 seconds = progress.seconds
                 line = {
                     "epoch": epoch + 1,
@@ -194,16 +203,22 @@ def _learn(
     losses, counts, cloud = [], None, None
     for part in indices.tensor_split(recipe.accumulate):
         cloud = sets.training_batch(data, part, settings, progress.epoch).to(world.device)
-        with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=machine.bf16):
-            logits = task.logits(forward, cloud)
+        try:
+            with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=machine.bf16):
+                logits = task.logits(forward, cloud)
+        except RangeError:  # batch statistics beyond float32, which all processes share
+            losses.append(torch.tensor(torch.nan, device=world.device))
+            break
         loss = task.loss(logits, cloud, recipe.smoothing)
         (loss / recipe.accumulate).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
         counts = add(counts, task.count(logits.detach(), cloud))
-    world.average_gradients(model)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), recipe.clip or torch.inf)
     mean = torch.stack(losses).double().mean()
-    bad = world.sum((~(mean.isfinite() & norm.isfinite())).long()) > 0
+    bad = world.sum((~mean.isfinite()).long()) > 0
+    if not bad:
+        world.average_gradients(model)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), recipe.clip or torch.inf)
+        bad = world.sum((~norm.isfinite()).long()) > 0
     if bad:
         if not machine.skip_bad_batches:
             assert cloud is not None

@@ -27,12 +27,17 @@ class Tested(NamedTuple):
 
 def record(folder: Path, rotations: Sequence[Rotations], times: int = 1, world: World | None = None) -> Tested:
     """Test the best model of a run, and write the reports to its folder beside those that are there."""
-    world = world or World()
+    tested = measure(folder, rotations, times, world)
+    if world is None or world.writes:
+        add(folder, tested.reports)
+    return tested
+
+
+def measure(folder: Path, rotations: Sequence[Rotations], times: int = 1, world: World | None = None) -> Tested:
+    """Test the best model of a run, and write nothing yet."""
     read(folder)  # a file that cannot be added to is said before all the work
     task, counted = loop.evaluate(folder, rotations, times, world)
     reports: Results = {kind: [loop.report(task, counts) for counts in every] for kind, every in counted.items()}
-    if world.writes:
-        add(folder, reports)
     return Tested(reports, task, counted)
 
 
@@ -89,8 +94,11 @@ def lines(results: Results) -> str:
     return "\n".join([head, *rows])
 
 
-def details(task: Task, counts: Mapping[Rotations, Counts]) -> str:
-    """A table for the console, a row for every class: its score in percent under each kind of rotations."""
+def details(task: Task, counts: Mapping[Rotations, Counts], times: int = 1) -> str:
+    """A table for the console, a row for every class: its score in percent under each kind of rotations.
+
+    The counts are sums over so many times.
+    """
     every = {kind: task.by_class(counted) for kind, counted in counts.items()}
     first = next(iter(every.values()))
     if not first:
@@ -101,7 +109,7 @@ def details(task: Task, counts: Mapping[Rotations, Counts]) -> str:
     if any(one.mistakes for one in mistakes):
         head += f"  mistaken for ({list(every)[-1]})"
     rows = [
-        f"{one.name.ljust(width)}{one.clouds:7,}"
+        f"{one.name.ljust(width)}{one.clouds // times:7,}"
         + "".join(f"{reports[i].score:8.2f}" for reports in every.values())
         + f"  {mistakes[i].mistakes}"
         for i, one in enumerate(first)

@@ -210,10 +210,20 @@ def _typed(group: type[Any], saved: Mapping[str, Any]) -> Any:
         if type(value) is int and not _fits(value, hints[name]) and abs(value) <= LARGEST:
             value = float(value)
         if not _fits(value, hints[name]):
-            wanted = getattr(hints[name], "__name__", str(hints[name]).replace("typing.", ""))
-            raise SettingsError(f"{name} must be {wanted}, got {str(saved[name])[:40]!r}")
+            raise SettingsError(f"{name} must be {_wanted(hints[name])}, got {str(saved[name])[:40]!r}")
         values[name] = value
     return group(**values)
+
+
+def _wanted(hint: Any) -> str:
+    """A type in words."""
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"a list, each {_wanted(get_args(hint)[0])}"
+    if get_args(hint):
+        return " or ".join(map(_wanted, get_args(hint)))
+    return "null" if hint is types.NoneType else str(hint.__name__)
 
 
 def _fits(value: Any, hint: Any) -> bool:
