@@ -32,18 +32,18 @@ from .nn.vector import (
 )
 
 __version__ = "0.1.0"
-LAZY = ("data", "mesh", "tasks", "training", "viz")  # what a network of one's own does without
+LAZY = ("compat", "data", "mesh", "tasks", "training", "viz")  # what a network of one's own does without
 
 
 def __getattr__(name: str) -> ModuleType:
-    """`vn.data`, `vn.mesh`, `vn.tasks`, `vn.training` and `vn.viz`, imported when they are first used."""
+    """`vn.data`, `vn.mesh`, `vn.tasks` and so on, imported when they are first used."""
     if name in LAZY:
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *LAZY])
+    return sorted({*globals(), *LAZY})
 
 
 __all__ = [

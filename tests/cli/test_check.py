@@ -302,3 +302,30 @@ def test_a_folder_goes_to_the_store_as_it_is(vn_command, tmp_path, monkeypatch):
     (tmp_path / "run" / "best").mkdir(parents=True)
     assert vn_command("check", tmp_path / "run", "--gives", "scalars")[0] == 0
     assert seen == [str(tmp_path / "run")]
+
+
+def test_a_module_that_leaves_is_not_equivariant(tmp_path, vn_command):
+    (tmp_path / "leaves.py").write_text(
+        "import sys\nfrom torch import nn\nclass L(nn.Module):\n    def forward(self, x):\n        sys.exit(0)\n"
+    )
+    code, _, err = vn_command("check", f"{tmp_path / 'leaves.py'}:L")
+    assert code == 2
+    assert "does not run on points" in err
+
+
+def test_errors_inside_an_equivariant_module_are_mentioned(tmp_path, vn_command):
+    (tmp_path / "nearly.py").write_text(
+        "import torch\nimport vector_neurons as vn\nclass N(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.inner = vn.Linear(1, 1)\n"
+        "    def forward(self, x):\n        y = self.inner(vn.lift(x) + 1e-3)\n"
+        "        return x.norm(dim=-1).sum(1, keepdim=True) + 1e-9 * y.sum()\n"
+    )
+    code, out, _ = vn_command("check", f"{tmp_path / 'nearly.py'}:N", "--gives", "scalars")
+    assert code == 0
+    assert "inside it inner has" in out
+
+
+def test_an_input_has_a_largest_size(file, vn_command):
+    code, _, err = vn_command("check", f"{file}:Good", "--shape", 2, 100_000_000, 3)
+    assert code == 2
+    assert "--shape takes at most 10,000,000 numbers" in err

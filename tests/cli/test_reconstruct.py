@@ -91,6 +91,7 @@ def test_mistakes_are_one_line(run, scan, tmp_path, vn_command):
         ([*good, "--threshold", 2], "between 0 and 1"),
         ([*good, "--threshold", 0], "between 0 and 1"),
         ([*good, "--threads", 0], "--threads takes 1 to"),
+        ([*good, "--resolution", 1048576], "--resolution takes at most 1024"),
         ([*good, "--refine", -1], "0 or more"),
         ([few, *good[1:]], "at least 20 to tell a shape"),
     ]

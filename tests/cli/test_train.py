@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -71,6 +72,34 @@ def test_a_run_is_resumed_elsewhere_and_for_longer(run, tmp_path, vn_command):
     code, _, err = vn_command("train", "--resume", copy, "--epochs", 1)
     assert (code, err.count("\n")) == (2, 1)
     assert "has 2 epochs already" in err
+
+
+def test_the_best_model_of_a_run_stands_for_it(run, vn_command):
+    assert vn_command("train", "--resume", run / "best")[0] == 0
+
+
+def test_a_folder_of_files_is_found_from_elsewhere(tmp_path, vn_command, monkeypatch):
+    for number in range(24):
+        file = tmp_path / "here" / "files" / ("a" if number % 2 else "b") / f"{number}.xyz"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f"{i} {number} {i * i}\n" for i in range(70)))
+    monkeypatch.chdir(tmp_path / "here")
+    flags = ["--data", "folder", "--folder", "files", "--data-root", tmp_path / "packs", "--out", tmp_path / "run"]
+    small = [word for word in SMALL if word not in ("--size", 42)]
+    code, _, err = vn_command("train", "classification", *flags, *small, "--pool", 64)
+    assert code == 0, err
+    monkeypatch.chdir(tmp_path)
+    assert vn_command("evaluate", tmp_path / "run")[0] == 0
+
+
+def test_a_warning_is_one_line(run, tmp_path, vn_command, monkeypatch):
+    copy = shutil.copytree(run, tmp_path / "run")
+    shutil.copytree(copy / "last", copy / "last.previous", dirs_exist_ok=True)
+    (copy / "last" / "state.pt").write_bytes(b"")
+    monkeypatch.setattr("warnings.warn", lambda text, **_: sys.stderr.write(warnings.formatwarning(text, None, "", 0)))
+    code, _, err = vn_command("train", "--resume", copy)
+    assert code == 0, err
+    assert err.startswith(f"vn train: {copy / 'last'} is damaged: state.pt changed after it was written; going on from")
 
 
 @pytest.mark.parametrize("flags", [["--lr", "3"], ["--points", "32"], ["--seed", "1"], ["--out", "x"]])

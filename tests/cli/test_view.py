@@ -24,6 +24,8 @@ def test_view_says_in_one_line_what_is_wrong(vn_command, tmp_path, monkeypatch):
     (tmp_path / "folder.png").mkdir()
     assert "cannot write" in wrong("--png", tmp_path / "folder.png", "--each", 1, "--points", 9)
     assert "--each takes 1 or more" in wrong("--png", file, "--each", 0)
+    assert "up to 32" in wrong("--png", file, "--each", 100_000)
+    assert "--points takes at most" in wrong("--png", file, "--points", 10**9)
     assert "points >= 1" in wrong("--png", file, "--points", 0)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert 'pip install "vector-neurons[viz]"' in wrong("--png", file, "--points", 9)

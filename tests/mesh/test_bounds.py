@@ -76,7 +76,7 @@ def test_members_that_are_not_needed_are_not_inflated(tmp_path, memory):
     ],
 )
 def test_an_archive_cannot_ask_for_memory(tmp_path, memory, monkeypatch, members, words):
-    assert (stored.ARRAYS_MAX_BYTES, stored.RATIO_FREE_BYTES) == (2**30, 2**28)
+    assert (stored.FILE_MAX_BYTES, stored.ARRAYS_MAX_BYTES, stored.RATIO_FREE_BYTES) == (2**28, 2**29, 2**28)
     monkeypatch.setattr(stored, "ARRAYS_MAX_BYTES", 32 * MB)
     monkeypatch.setattr(stored, "RATIO_FREE_BYTES", 8 * MB)
     path = archive(tmp_path / "a.npz", **members)

@@ -94,6 +94,9 @@ REFUSED = {
     "cut.xyz": (PLAIN.rpartition(" ")[0], "is damaged: the number of columns changed"),
     "no names.csv": ("a,b,c\n" + COMMAS, "has the columns 'a,b,c': name those of the points x, y, z"),
     "cut.csv": ("x,y,z,label\n" + COMMAS.replace("\n", ",a\n")[:-3], "is truncated: its last line has 3 of 4 columns"),
+    "index.xyz": (" x y z\n" + "".join(f"{i} 0 1 2\n" for i in range(5)), "row 1 has 4 columns, and 3 have names"),
+    "index.csv": ("\tx\ty\tz\n" + "".join(f"{i}\t0\t1\t2\n" for i in range(5)), "row 1 has 4 columns, and 3"),
+    "an empty cell.csv": ("x\ty\tz\tw\n1\t2\t3\t4\n\t2\t3\t4\n5\t6\t7\t8\n", "row 2 has 3 columns, and 4 have"),
     "only names.csv": ("x,y,z\n", "has no rows of numbers"),
     "nan.xyz": ("0 0 0\nnan 0 0\n1 inf 0\n", r"2 of 3 points .* leave them out with drop_nan=True, or --drop-nan"),
 }

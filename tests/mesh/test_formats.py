@@ -52,7 +52,7 @@ READABLE = {
     "crlf.off": (OFF.replace("\n", "\r\n").encode(), 3, 1),
     "edge count.off": (OFF.replace("3 1 0", "3 1 3").encode(), 3, 1),
     "face colours.off": (OFF.replace("3 0 1 2", "3 0 1 2 0.5 0.5 0.5").encode(), 3, 1),
-    "vertex colours.off": (b"COFF\n" + OFF[4:].replace("0 0 0\n", "0 0 0 255 0 0 255\n", 1).encode(), 3, 1),
+    "vertex colours.off": (b"COFF\n3 1 0\n" + TRIANGLE.replace("\n", " 255 0 0 255\n").encode() + b"3 0 1 2\n", 3, 1),
     "polygons.off": (b"OFF\n4 2 0\n0 0 0\n1 0 0\n1 1 0\n0 1 0\n4 0 1 2 3\n3 0 1 2\n", 4, 3),
     "crlf.ply": (mesh_ply(newline="\r\n"), 3, 1),
     "cr.ply": (mesh_ply(newline="\r"), 3, 1),
@@ -273,3 +273,25 @@ def test_a_glb_file_cannot_ask_for_other_files_or_for_memory(tmp_path, more, wor
     (tmp_path / "a.glb").write_bytes(glb({"accessors": []} | BARE | more))
     with pytest.raises(MeshError, match=words):
         read(tmp_path / "a.glb")
+
+
+def test_a_face_among_the_vertices_is_noticed(tmp_path):
+    (tmp_path / "a.off").write_text("OFF\n5 1 0\n0 0 0\n1 0 0\n0 1 0\n0 0 1\n3 0 1 2\n3 0 1 3\n")
+    with pytest.raises(MeshError, match="vertex 5 has 4 columns, and the first 3"):
+        read(tmp_path / "a.off")
+
+
+def test_a_vertex_of_a_text_stl_has_three_coordinates(tmp_path):
+    facet = "facet normal 0 0 1\nouter loop\n" + "vertex 9 0 0 1\n" * 3 + "endloop\nendfacet\n"
+    (tmp_path / "a.stl").write_text(f"solid a\n{facet}endsolid a\n")
+    with pytest.raises(MeshError, match="its vertices have 4 coordinates"):
+        read(tmp_path / "a.stl")
+
+
+@pytest.mark.parametrize("suffix", [".xyz", ".ply", ".stl", ".off", ".obj", ".pcd", ".glb", ".csv"])
+def test_a_file_larger_than_is_read_is_refused_unread(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    with path.open("wb") as file:
+        file.truncate(2**28 + 1)
+    with pytest.raises(MeshError, match="is too large: 268,435,457 bytes"):
+        read(path)

@@ -253,3 +253,9 @@ def test_convert_mistakes_get_one_line(tmp_path, vn_command):
         assert err.count("\n") == 1
         assert not (tmp_path / "new").exists()
     assert vn_command("check", tmp_path)[0] == 2
+
+
+def test_whoever_may_read_the_description_may_read_the_weights(tmp_path):
+    store.save(small(), tmp_path)
+    modes = {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert len(modes) == 1

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-os.environ["VN_KERNELS"] = "eager"  # nothing to build or load in the many processes
-os.environ["OMP_NUM_THREADS"] = "1"
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 import damage  # noqa: E402
@@ -260,6 +258,7 @@ def main() -> int:
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options.add_argument("--only", help="cases whose name contains this")
     given = options.parse_args()
+    os.environ |= {"VN_KERNELS": "eager", "OMP_NUM_THREADS": "1"}  # nothing to build or load in the many processes
     sources.preload()
     started = time.monotonic()
     counts: Counter[str] = Counter()

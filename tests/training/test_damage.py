@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from tiny import metrics, tiny
 
+from vector_neurons._files import write_checksums
 from vector_neurons.data import DataError
 from vector_neurons.data.folder import convert
 from vector_neurons.data.reading import UPRIGHT
@@ -90,6 +91,41 @@ def test_the_axis_that_is_up_is_told(files, tmp_path):
     where = {"data": "folder", "folder": str(files), "data_root": str(tmp_path / "packs"), "size": None}
     upright, lying = (sets.open_set(tiny(**where, up=up).clouds, "train")[0].points for up in ("z", "y"))
     torch.testing.assert_close(upright @ torch.tensor(UPRIGHT["y"], dtype=torch.float32).mT, lying)
+
+
+def test_a_split_that_would_be_drawn_anew_is_refused(files, tmp_path):
+    """With one more file, shapes that were trained on would be tested."""
+    source = shutil.copytree(files, tmp_path / "files")
+    where = {"data": "folder", "folder": str(source), "data_root": str(tmp_path / "packs"), "size": None, "epochs": 1}
+    fit(tiny(**where), tmp_path / "run")
+    evaluate(tmp_path / "run", ["SO3"])
+    shutil.copy(source / "ball" / "1.npy", source / "ball" / "more.npy")
+    with pytest.raises(TrainingError, match="was trained on other files: with them the split is drawn anew"):
+        evaluate(tmp_path / "run", ["SO3"])
+    with pytest.raises(TrainingError, match="was trained on other files"):
+        fit(tiny(**where | {"epochs": 2}), tmp_path / "run", resume=True)
+
+
+def test_a_pack_that_changed_on_the_disk_is_not_trained_on(files, tmp_path):
+    made = convert(files, tmp_path / "packs", to="mine")
+    flip(made)
+    where = {"data": "folder", "pack": str(made), "size": None, "epochs": 1}
+    with pytest.raises(DataError, match="is damaged: its content does not fit its checksum"):
+        fit(tiny(**where), tmp_path / "run")
+
+
+def test_a_model_that_does_not_take_the_clouds_is_one_line(run):
+    config = json.loads((run / "best" / "config.json").read_text())
+    config["arguments"]["k"] = 100_000
+    (run / "best" / "config.json").write_text(json.dumps(config))
+    write_checksums(run / "best", ("config.json", "model.safetensors"))
+    with pytest.raises(TrainingError, match=r"does not take the clouds of its run: k=100000[^\n]*$"):
+        evaluate(run, ["SO3"])
+
+
+def test_what_differs_between_a_checkpoint_and_its_settings_is_named(run):
+    with pytest.raises(ValueError, match=r"last does not fit .*config.json: .* is \(4, 2\), the model has \(5, 2\)$"):
+        fit(tiny(widths=(15, 24)), run, resume=True)
 
 
 def test_files_without_class_folders_are_no_classification(files, tmp_path):
@@ -247,7 +283,8 @@ def test_a_damaged_config_is_one_line(run, content):
     ("changes", "why"),
     [
         ({"threads": 100_000}, "--threads takes at most 1,024"),
-        ({"points": 10**8, "pool": 10**8}, "--points takes at most"),
+        ({"points": 10**8, "pool": 10**8, "size": 1}, "--points takes at most"),
+        ({"size": 2 * 10**9}, "more than the 134,217,728 points kept"),
         ({"widths": (10**8, 12)}, "--widths takes at most"),
         ({"widths": ()}, "--widths takes 1 to 64 layers"),
         ({"hidden": (16,) * 65}, "--hidden takes 1 to 64 layers"),

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def main() -> None:
     import tyro
 
     module = import_module(f".{verb}", __package__)
+    before, warnings.formatwarning = warnings.formatwarning, lambda message, *_: f"vn {verb}: {message}\n"
     try:
         # A verb whose defaults depend on its arguments reads them itself.
         read, flags = getattr(module, "read", None), _spelled(arguments[1:])
@@ -70,6 +72,8 @@ def main() -> None:
     except KeyboardInterrupt:
         print(f"vn {verb}: interrupted", file=sys.stderr)
         sys.exit(130)
+    finally:
+        warnings.formatwarning = before
 
 
 def check_out(out: Path, suffixes: Sequence[str], what: str) -> None:

@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import inspect
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +17,7 @@ from .._files import first_line
 from ..models import Model, store
 from . import UserError
 
+MAX_NUMBERS = 10**7  # of an input
 Precision = Literal["float32", "float64"]
 
 
@@ -80,13 +82,13 @@ def run(
             return ""
         try:
             holds = report("b3n", x.mT).culprit is None
-        except Exception:  # it does not take them in this order
+        except (Exception, SystemExit):  # it does not take them in this order
             return ""
         return "points (B, 3, N), and then is equivariant: write --layout b3n" if holds else ""
 
     try:
         found = report(layout, x)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         hint = other()
         hint = f"; it takes {hint}" if hint else ""
         raise UserError(f"{target} does not run on {takes} {tuple(shape)}: {_line(error)}{hint}") from error
@@ -102,6 +104,8 @@ def _shape(shape: tuple[int, ...] | None, takes: testing.Kind, layout: testing.L
         if takes != "points":
             raise UserError(f"--takes {takes} needs the input's --shape, for example --shape 2 128 3 16")
         return (2, 128, 3) if layout == "bn3" else (2, 3, 128)
+    if math.prod(shape) > MAX_NUMBERS:
+        raise UserError(f"--shape takes at most {MAX_NUMBERS:,} numbers, got {math.prod(shape):,}")
     if not shape or min(shape) < 1:
         raise UserError(f"--shape takes sizes of 1 or more, got {' '.join(map(str, shape))}")
     if takes == "points" and layout == "b3n":

@@ -18,6 +18,7 @@ from ..training.limits import MAX_THREADS
 from . import UserError, check_out
 
 ON_A_MESH = 10_000  # points drawn on the surface of a file that has one
+MAX_RESOLUTION = 1024
 LARGE = 1.5  # of the size of a scan, above which a mesh is suspect
 
 
@@ -57,6 +58,8 @@ def run(
         raise UserError(f"--threads takes 1 to {MAX_THREADS:,}, got {threads}")
     if threads is not None:
         torch.set_num_threads(threads)
+    if resolution > MAX_RESOLUTION:
+        raise UserError(f"--resolution takes at most {MAX_RESOLUTION}, got {resolution}")
     check_out(out, io.MESHES, "a mesh")
     started = time.perf_counter()
     try:

@@ -23,6 +23,7 @@ from ..training import (
     StoppedError,
     TrainingError,
     check,
+    find_run,
     fit,
     joined,
     read_settings,
@@ -66,6 +67,7 @@ def read(arguments: Sequence[str]) -> int:
     flags, chosen = arguments[1:] if task else arguments, Settings()
     if resume is not None:
         with one_line():
+            resume = str(find_run(Path(resume)))
             chosen = read_settings(Path(resume))
     elif task:
         chosen = starting_point(task) if name is None else _choose(name, presets(task))
@@ -75,16 +77,20 @@ def read(arguments: Sequence[str]) -> int:
     settings = Settings(
         task or chosen.task, options.clouds, options.network, options.recipe, options.protocol, options.machine
     )
-    if options.resume is not None:
+    if resume is not None:
         recipe = replace(settings.recipe, epochs=chosen.recipe.epochs)
         machine = replace(settings.machine, threads=chosen.machine.threads, device=chosen.machine.device)
-        if task or replace(options, recipe=recipe, machine=machine) != default:
+        if task or replace(options, recipe=recipe, machine=machine, resume=Path(resume)) != default:
             raise UserError(
                 "--resume takes its settings from the run: only --threads, --device and --epochs go with it"
             )
-        return run(settings, options.resume, resume=True)
+        return run(settings, Path(resume), resume=True)
     if task is None:
         raise UserError(f"train what? vn train {' or '.join(get_args(TaskName))} [flags], or vn train --resume RUN")
+    if settings.clouds.folder is not None:  # the run may be tested from another folder
+        settings = replace(
+            settings, clouds=replace(settings.clouds, folder=str(Path(settings.clouds.folder).resolve()))
+        )
     return run(settings, options.out or Path("runs") / (options.preset or _name(settings)))
 
 

@@ -11,6 +11,8 @@ from ..data.families import FAMILIES
 from ..viz import stills
 from . import UserError, check_out
 
+MAX_EACH, MAX_POINTS = 32, 100_000  # of a picture
+
 
 def run(
     source: Annotated[Literal["shapes"], tyro.conf.arg(metavar="shapes")],
@@ -32,8 +34,10 @@ def run(
         split: which split of the set.
         seed: seed of the set.
     """
-    if each < 1:
-        raise UserError(f"--each takes 1 or more, got {each}")
+    if not 1 <= each <= MAX_EACH:
+        raise UserError(f"--each takes 1 or more, up to {MAX_EACH}, got {each}")
+    if points > MAX_POINTS:
+        raise UserError(f"--points takes at most {MAX_POINTS:,}, got {points:,}")
     check_out(png, (".png",), "a picture")
     try:
         data = Shapes(split, size=each * len(FAMILIES), points=points, seed=seed, mirrors=True)

@@ -3,13 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..typing import Matrices, Points
+
+if TYPE_CHECKING:
+    from .pack import Pack
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,8 @@ class Dataset(ABC):
     parts: tuple[str, ...] = ()
     labels: Tensor
     parts_of: Tensor | None = None
+    pack: "Pack | None" = None  # the file that it is in, if it is in one
+    drawn_from: str | None = None  # a digest of all shapes, if splits are drawn from them
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -18,8 +18,8 @@ from ..mesh import Mesh, io
 from .build import Chunk, Content, Plan, Rows, build, file_chunks, joined, key_of
 from .cloud import Cloud, Dataset
 from .folder import MOST_DAMAGED, ONLY_CLASS, SPLITS, listing, up_of
-from .pack import DataError, open_pack, pack_path, seed_of
-from .packed import check_finite, split_rows
+from .pack import DataError, Pack, open_pack, pack_path, seed_of
+from .packed import check_finite, drawn_from, split_rows
 from .queries import Labeller, occupancy_rows
 from .reading import Array, Up, at_least, finite, read_arrays, words
 
@@ -61,7 +61,8 @@ class Occupancy(Dataset):
     ) -> None:
         if frame not in get_args(Frame):
             raise DataError(f'unknown frame {frame!r}: choose "unit_ball" or "unit_cube"')
-        self.pack = open_pack(pack, root, kind=NAME, make=MAKE)
+        self.pack: Pack = open_pack(pack, root, kind=NAME, make=MAKE)
+        self.drawn_from = drawn_from(self.pack)
         self.split, self.normals, self.frame, self.seed = split, normals, frame, seed
         self.classes = self.pack.classes
         self.rows = split_rows(self.pack, split, validation=validation, test=test, seed=split_seed)

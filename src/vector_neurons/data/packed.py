@@ -1,5 +1,6 @@
 """Clouds cut from a pack: the split, the points of each shape, and what else is asked for."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -37,7 +38,9 @@ class Packed(Dataset):
         validation: float = 0.1,
         test: float = 0.2,
     ) -> None:
-        self.pack, self.split, self.points, self.subset, self.seed = pack, split, points, subset, seed
+        self.pack: Pack = pack
+        self.split, self.points, self.subset, self.seed = split, points, subset, seed
+        self.drawn_from = drawn_from(pack)
         self.classes = pack.classes
         self.rows = split_rows(pack, split, validation=validation, test=test, seed=split_seed)
         self.labels = pack.arrays["label"][self.rows]
@@ -96,6 +99,12 @@ def check_finite(pack: Pack, cut: Mapping[str, Tensor | None]) -> None:
 
 def _cut(array: Tensor, rows: Tensor, chosen: Tensor | None, points: int) -> Tensor:
     return array[:, :points].index_select(0, rows) if chosen is None else array[rows[:, None], chosen]
+
+
+def drawn_from(pack: Pack) -> str | None:
+    """A digest of the shapes of a pack whose splits are drawn: another shape, and others are tested."""
+    names = pack.about.get("ids", {}).get("all") if "all" in pack.splits else None
+    return None if names is None else hashlib.sha256("\n".join(names).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def split_rows(

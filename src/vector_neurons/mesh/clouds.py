@@ -87,6 +87,9 @@ def read_text(content: bytes, suffix: str) -> Points:
         return columns(numbers(rows, separator), (4,) if suffix == ".pts" else ())
     if (found := len(_split(rows[-1], separator))) < len(names):
         raise MeshError(f"is truncated: its last line has {found} of {len(names)} columns")
+    for number, row in enumerate(rows, 1):  # a column without a name would shift all others
+        if (found := len(_split(row, separator))) != len(names):
+            raise MeshError(f"is damaged: row {number:,} has {found} columns, and {len(names)} have names")
     points, normals = places(names, POINT_NAMES), places(names, NORMAL_NAMES)
     table = numbers(rows, separator, (*points, *normals))
     return named(table[:, :3], table[:, 3:] if normals else None, names)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .mesh import MeshError
 from .stored import ARRAYS_MAX_BYTES
-from .text import fan, fans, lines, numbers, polygons, truncated
+from .text import check_even, fan, fans, lines, numbers, polygons, truncated
 
 Array = NDArray[Any]
 OFF_HEADER = re.compile(rb"(?:ST)?C?N?OFF(?![A-Za-z])", re.IGNORECASE)
@@ -38,6 +38,7 @@ def read_off(content: bytes) -> tuple[Array, Array]:
     announced = 1 + vertices + faces
     if len(rows) != announced:
         raise truncated(len(rows), announced)
+    check_even(rows[1 : 1 + vertices])  # a face among the vertices has another number of columns
     points = numbers(rows[1 : 1 + vertices], columns=(0, 1, 2))
     return points, polygons(rows[1 + vertices :], announced, exact=False)
 
@@ -71,7 +72,10 @@ def _stl_text(rows: Sequence[bytes]) -> Array:
         raise MeshError(f"is truncated: {ended:,} of {begun:,} facets are complete, and it has no end")
     if len(corners) != 3 * begun:
         raise MeshError(f"is damaged: {begun:,} facets have {len(corners):,} vertices")
-    return numbers(corners, columns=(0, 1, 2)) if corners else np.empty((0, 3))
+    found = numbers(corners)
+    if corners and found.shape[1] != 3:
+        raise MeshError(f"is damaged: its vertices have {found.shape[1]} coordinates")
+    return found if corners else np.empty((0, 3))
 
 
 def read_obj(content: bytes) -> tuple[Array, Array]:

@@ -19,7 +19,8 @@ from .._files import FileError, check_regular
 from .mesh import MeshError
 
 T = TypeVar("T")
-ARRAYS_MAX_BYTES = 2**30  # of the arrays of one mesh or cloud, in memory
+FILE_MAX_BYTES = 2**28  # of one mesh or cloud: parsed, it takes a few times as much memory
+ARRAYS_MAX_BYTES = 2**29  # of the arrays of one mesh or cloud, in memory
 RATIO_MAX, RATIO_FREE_BYTES = 200, 2**28  # compression beyond which a large member is no data but a bomb
 TRANSIENT = {
     *(errno.EAGAIN, errno.EINTR, errno.EIO, errno.ENFILE, errno.EMFILE, errno.ESTALE, errno.ETIMEDOUT, errno.EBUSY)
@@ -53,7 +54,10 @@ def read_bytes(path: Path) -> bytes:
     """The content of a regular file."""
 
     def read() -> bytes:
-        regular(path)
+        if (size := regular(path)) > FILE_MAX_BYTES:
+            raise MeshError(
+                f"{path} is too large: {size:,} bytes, at most {FILE_MAX_BYTES:,} are read; reduce it first"
+            )
         return path.read_bytes()
 
     return patiently(read)

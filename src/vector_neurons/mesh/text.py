@@ -38,6 +38,14 @@ def numbers(rows: Sequence[bytes], separator: str | None = None, columns: Sequen
     return np.loadtxt(rows, delimiter=separator, usecols=columns, ndmin=2)
 
 
+def check_even(rows: Sequence[bytes]) -> None:
+    """Refuse rows that do not all have as many columns as the first."""
+    columns = len(rows[0].split()) if rows else 0
+    for number, row in enumerate(rows, 1):
+        if (found := len(row.split())) != columns:
+            raise MeshError(f"is damaged: vertex {number:,} has {found} columns, and the first {columns}")
+
+
 def truncated(found: int, announced: int, unit: str = "lines") -> MeshError:
     """The error about a file that announces another number of rows than it has."""
     if found < announced:

@@ -30,12 +30,11 @@ def write(mesh: Mesh, path: str | Path) -> Written:
     path = Path(path)
     suffix = path.suffix.lower()
     size = (mesh.vertices.amax(0) - mesh.vertices.amin(0)).max().item() if len(mesh.vertices) else 0.0
+    coarse = suffix == ".ply" and _moved(mesh.vertices, mesh.vertices.float()) > COARSE * size
     try:
-        content = encode(mesh, suffix)
+        content = _double(mesh) if coarse else encode(mesh, suffix)
     except MeshError as error:
         raise MeshError(f"{path}: {error}") from None
-    if suffix == ".ply" and _moved(mesh.vertices, mesh.vertices.float()) > COARSE * size:
-        content = _double(mesh)
     try:
         held = decode(content, suffix)[0]
     except MeshError as error:

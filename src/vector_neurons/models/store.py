@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -48,6 +49,7 @@ class Meaning:
     points: int | None = None  # points of a cloud in training
     threshold: float | None = None  # the probability above which a place counts as inside
     categories: Sequence[str] | None = None  # of a segmenter, names of the categories that it is told
+    drawn_from: str | None = None  # a digest of the shapes from which the training set was drawn, if it was
 
     def check(self) -> None:
         """Refuse what is not of its type, or was changed by hand."""
@@ -61,6 +63,7 @@ class Meaning:
             "categories": words(self.categories),
             "normalisation": isinstance(self.normalisation, str),
             "up": self.up in ("x", "y", "z"),
+            "drawn_from": self.drawn_from is None or isinstance(self.drawn_from, str),
             "points": points is None or (type(points) is int and points > 0),
             "threshold": threshold is None or (type(threshold) is float and 0 < threshold < 1),
         }
@@ -122,6 +125,7 @@ def write(model: Model, folder: Path, meaning: Meaning | None = None) -> None:
     except SafetensorError as error:  # how it reports a full disk
         raise OSError(f"{folder / WEIGHTS} cannot be written: {first_line(error)}") from error
     (folder / CONFIG).write_text(described)
+    shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors writes for the user alone
 
 
 def load(folder: str | Path) -> nn.Module:
@@ -225,6 +229,11 @@ def _check_sizes(arguments: Any, tensors: int) -> None:
             raise ValueError(f"a list of {len(arguments):,} layers, but the file has {tensors} tensors")
         for value in arguments:
             _check_sizes(value, tensors)
+
+
+def difference(planned: nn.Module, found: nn.Module) -> str:
+    """The first way in which the parameters of two models differ in name or shape, or nothing."""
+    return _difference(*({name: tuple(x.shape) for name, x in m.state_dict().items()} for m in (planned, found)))
 
 
 def _difference(planned: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> str:

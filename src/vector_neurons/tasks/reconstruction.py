@@ -152,7 +152,9 @@ def _check_spread(points: Float[Tensor, "points 3"]) -> None:
     centre, size = (x[0] for x in ball(points))
     long, wide, deep = torch.linalg.svdvals((points - centre) / size).tolist()
     if wide < FLAT * long:
-        raise ValueError("all points of the scan are on a line: it has no shape")
+        raise ValueError(
+            "all points of the scan are on a line, or one of them is very far from all others: it has no shape"
+        )
     if deep < FLAT * long:
         warnings.warn("all points of the scan lie in a plane: what is inside is a guess", stacklevel=3)
 

@@ -86,7 +86,10 @@ class Report:
         row = self.culprit
         if row is None:
             worst = max(row.error for row in self.rows if row.layer == OUTPUT)
-            return f"{self.group}-equivariant: error {worst:.1e}, allowed {self.tolerance:.0e}"
+            inner = max(self.rows, key=lambda row: row.error)
+            note = f"; inside it {inner.layer} has {inner.error:.1e}: is that rounding? float64 tells"
+            note = "" if inner.error <= self.tolerance else note
+            return f"{self.group}-equivariant: error {worst:.1e}, allowed {self.tolerance:.0e}{note}"
         place = f"{'the input of ' if row.entry else ''}{row.layer} ({row.type}), error {row.error:.1e}"
         if self.cause == "ties":
             return (

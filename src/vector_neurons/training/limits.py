@@ -5,6 +5,7 @@ import math
 from .settings import LARGEST, Network, Settings, SettingsError
 
 # Without an upper bound a typo asks for all the memory there is.
+MAX_STORED = 2**27  # points of all clouds of shapes, which are held in memory
 MAX_POINTS, MAX_WIDTH, MAX_LAYERS, MAX_BATCH, MAX_THREADS = 2**20, 2**16, 64, 2**16, 1024
 # What only some tasks have.
 CODES = ("decoder", "code", "encoder_width", "decoder_width", "conditional", "code_invariants", "local")
@@ -86,6 +87,10 @@ def check(settings: Settings, processes: int = 1) -> None:
             "--up and --drop-nan are about the files of --folder; a pack was made with its own",
         ),
         (clouds.data != "shapes" and clouds.size is not None, "--size belongs to --data shapes"),
+        (
+            (clouds.size or 0) * clouds.pool > MAX_STORED,
+            f"--size {clouds.size} clouds of --pool {clouds.pool} points are more than the {MAX_STORED:,} points kept",
+        ),
         (clouds.points > clouds.pool, f"--points {clouds.points} are more than the --pool of {clouds.pool}"),
         (fewest > clouds.points, f"--early-points {fewest} are more than --points {clouds.points}"),
         (graphs and k > fewest, f"--k {k} neighbours are more than the {fewest} points of a cloud"),

@@ -9,11 +9,10 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -21,14 +20,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .._files import first_line
-from ..data import Dataset
-from ..data.pack import listed, seed_of
+from ..data import DataError, Dataset
+from ..data.pack import seed_of, verify
 from ..models import Model, store
 from ..nn.extremes import RangeError
 from ..tasks import Counts, Task, add
 from ..tasks.task import fixed, real
 from ..typing import Rotations
-from . import checkpoint, optimise, sets
+from . import checkpoint, optimise, sets, signals
 from .limits import check
 from .log import METRICS, Log, read_metrics, restore_metrics
 from .run import CONFIG, TrainingError, alone, create, read_settings, write_settings, writing
@@ -88,8 +87,7 @@ def _fit(
     averaged = copy.deepcopy(model) if recipe.ema else None
     optimiser, progress = optimise.optimiser(model, recipe), Progress()
     history: list[dict[str, Any]] = []
-    categories = train.classes if settings.task == "segmentation" else None
-    meaning = store.Meaning(classes=task.outputs, points=settings.clouds.points, categories=categories)
+    meaning = sets.meaning(settings, task, train)
     lost: list[int] = []
     if resume and begun:
         progress, history = _restore(folder, model, averaged, optimiser, meaning)
@@ -125,7 +123,7 @@ def _fit(
     if not (resume and begun):
         save()
     try:
-        with _signals() as received:
+        with signals.noted() as received:
             while progress.epoch < recipe.epochs:
                 epoch = progress.epoch
                 order = torch.randperm(len(train), generator=_generator(machine.seed, "order", epoch))
@@ -290,7 +288,6 @@ def evaluate(
     """Test the best model of a run on the test set, in `times` poses of each cloud: the task, the counts each time."""
     world = world or World()
     settings = read_settings(folder)
-    check(settings)
     if settings.machine.threads is not None:
         torch.set_num_threads(settings.machine.threads)
     model = checkpoint.load(folder / store.BEST).to(world.device)
@@ -299,12 +296,18 @@ def evaluate(
     if settings.task == "reconstruction" and known.threshold is None:
         raise TrainingError(f"{folder / store.BEST} has no threshold, and the test set must not choose it")
     task = sets.make_task(settings, data, known.threshold)
-    categories = data.classes if settings.task == "segmentation" else None
-    _check_classes(model, store.Meaning(classes=task.outputs, categories=categories), folder / store.BEST)
-    return task, {
-        kind: [measure(model, task, data, settings, kind, world, turn=turn) for turn in range(times)]
-        for kind in rotations
-    }
+    sets.check_data(model, sets.meaning(settings, task, data), folder / store.BEST)
+    try:
+        return task, {
+            kind: [measure(model, task, data, settings, kind, world, turn=turn) for turn in range(times)]
+            for kind in rotations
+        }
+    except DataError:
+        raise
+    except ValueError as error:  # more neighbours than points, say
+        raise TrainingError(
+            f"{folder / store.BEST} does not take the clouds of its run: {first_line(error)}"
+        ) from error
 
 
 def _so_far(task: Task, progress: Progress) -> dict[str, float]:
@@ -319,6 +322,8 @@ def _open(settings: Settings, splits: Sequence[str], world: World) -> list[Datas
     if not world.writes:
         world.wait()
     opened = [sets.open_set(settings.clouds, split) for split in splits]
+    if world.writes and (pack := opened[0].pack) is not None:
+        verify(pack.path)  # a bit that changed on the disk would be learned
     if world.writes:
         world.wait()
     return opened
@@ -330,7 +335,9 @@ def _restore(
     """Load the last checkpoint of a run: how far it is, and its metrics so far."""
     found, state = checkpoint.read(folder / "last")
     loaded = store.load(found)
-    _check_classes(loaded, meaning, found)
+    sets.check_data(loaded, meaning, found)
+    if different := store.difference(model, loaded):
+        raise checkpoint.CheckpointError(f"{found} does not fit {folder / CONFIG}: {different}")
     try:
         model.load_state_dict(loaded.state_dict())
         optimiser.load_state_dict(state["optimiser"])
@@ -347,46 +354,8 @@ def _restore(
     return progress, history
 
 
-def _check_classes(model: nn.Module, data: store.Meaning, where: Path) -> None:
-    """Refuse data whose classes are not those that the model has learned, in that order."""
-    learned: Any = model.meaning
-    for what, old, new in (
-        ("classes", learned.classes, data.classes),
-        ("categories", learned.categories, data.categories),
-    ):
-        if old is None or new is None or list(old) == list(new):
-            continue
-        gone, come = [x for x in old if x not in new], [x for x in new if x not in old]
-        sides = (("model", gone), ("data", come))
-        how = "; ".join(f"only the {side} has {listed(some)}" for side, some in sides if some) or "in another order"
-        raise TrainingError(f"{where} was trained on other {what} than those of the data: {how}")
-
-
 def _generator(*parts: object) -> torch.Generator:
     return torch.Generator().manual_seed(seed_of(*parts))
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Note SIGTERM and SIGINT instead of dying of them; the second one kills."""
-    received: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        for again in before:
-            signal.signal(again, signal.SIG_DFL)
-
-    before: dict[signal.Signals, Any] = {}
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, note)
-    except ValueError:
-        pass  # not the main thread: whoever runs it sees to signals
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _stopped(received: list[int], folder: Path) -> StoppedError:

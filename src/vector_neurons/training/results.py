@@ -67,7 +67,9 @@ def _is_report(item: tuple[object, object]) -> bool:
         kind in get_args(Rotations)
         and isinstance(reports, list)
         and bool(reports)
-        and all(isinstance(one, dict) and all(isinstance(x, int | float) for x in one.values()) for one in reports)
+        and all(
+            isinstance(one, dict) and one and all(isinstance(x, int | float) for x in one.values()) for one in reports
+        )
     )
 
 

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 
 from .._files import FileError, LockedError, first_line, locked, read_json, write_file
 from ..models.store import BEST
+from .limits import check
 from .settings import Settings, SettingsError
 
 CONFIG, LOCK = "config.json", "lock"
@@ -37,7 +38,9 @@ def read_settings(folder: Path) -> Settings:
     try:
         if not path.exists():
             raise TrainingError(f"{folder} holds no run: there is no {CONFIG}")
-        return Settings.from_dict(read_json(path))
+        settings = Settings.from_dict(read_json(path))
+        check(settings)
+        return settings
     except OSError as error:  # permission denied, a name that is too long
         raise TrainingError(f"{path} cannot be read: {first_line(error)}") from error
     except FileError as error:

@@ -2,18 +2,20 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data import Cloud, DataError, Dataset, Folder, ModelNet40, Occupancy, ShapeNetPart, Shapes
 from ..data.augment import Jitter, Occlude, Scale, Shift, Subset, UnitBall
-from ..data.pack import seed_of
+from ..data.pack import listed, seed_of
 from ..geometry import rotations
-from ..models import DGCNN, DGCNNSegmenter, Model, OccupancyNetwork, PointNet, PointNetSegmenter
+from ..models import DGCNN, DGCNNSegmenter, Model, OccupancyNetwork, PointNet, PointNetSegmenter, store
 from ..tasks import Classification, Reconstruction, Segmentation, Task
 from ..typing import Rotations
+from .run import TrainingError
 from .settings import Clouds, Network, Recipe, Settings
 
 QUERY_POOL = 4  # of shapes, training draws its queries from so many times as many
@@ -26,7 +28,7 @@ class InMemory(Dataset):
 
     def __init__(self, made: Dataset) -> None:
         self.name, self.split, self.classes, self.labels = made.name, made.split, made.classes, made.labels  # type: ignore[misc]
-        self.parts, self.parts_of = made.parts, made.parts_of
+        self.parts, self.parts_of, self.pack, self.drawn_from = made.parts, made.parts_of, made.pack, made.drawn_from
         self.clouds = made.batch(torch.arange(len(made)))
 
     def batch(self, indices: Tensor) -> Cloud:
@@ -80,6 +82,34 @@ def make_task(settings: Settings, data: Dataset, threshold: float | None = None)
         return Reconstruction(threshold)
     assert data.parts_of is not None  # checked with the settings
     return Segmentation(data.parts, data.parts_of, data.classes)
+
+
+def meaning(settings: Settings, task: Task, data: Dataset) -> store.Meaning:
+    """What the outputs of a model mean that is trained on this data."""
+    categories = data.classes if settings.task == "segmentation" else None
+    return store.Meaning(
+        classes=task.outputs, points=settings.clouds.points, categories=categories, drawn_from=data.drawn_from
+    )
+
+
+def check_data(model: nn.Module, data: store.Meaning, where: Path) -> None:
+    """Refuse data whose classes are not those that the model has learned, in that order, or whose split is another."""
+    learned: Any = model.meaning
+    for what, old, new in (
+        ("classes", learned.classes, data.classes),
+        ("categories", learned.categories, data.categories),
+    ):
+        if old is None or new is None or list(old) == list(new):
+            continue
+        gone, come = [x for x in old if x not in new], [x for x in new if x not in old]
+        sides = (("model", gone), ("data", come))
+        how = "; ".join(f"only the {side} has {listed(some)}" for side, some in sides if some) or "in another order"
+        raise TrainingError(f"{where} was trained on other {what} than those of the data: {how}")
+    if None not in (learned.drawn_from, data.drawn_from) and learned.drawn_from != data.drawn_from:
+        raise TrainingError(
+            f"{where} was trained on other files: with them the split is drawn anew, and what was trained on would be "
+            "tested; put them back, or into folders train and test of your own"
+        )
 
 
 def make_network(settings: Settings, data: Dataset) -> Model:

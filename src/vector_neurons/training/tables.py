@@ -40,7 +40,7 @@ class Job:
         """The number, or how far the run is."""
         done, epochs = len(log.read_metrics(self.folder)), self.settings.recipe.epochs
         found = results.read(self.folder)
-        if done == epochs and test in found:
+        if done == epochs and test in found and all(metric in report for report in found[test]):
             return results.spread(found[test], metric)
         return "—" if done == 0 else f"epoch {done}/{epochs}" if done < epochs else "untested"
 
