@@ -27,7 +27,7 @@ NETWORKS = {"scalar": "DGCNN", "vector": "VN-DGCNN"}
 SHOWN, POSES = torch.tensor([0, 6, 11]), 4
 FLAGS = """--data shapes --size 1260 --points 256 --pool 512 --early-points 128
 --train-rotations z --test-rotations z SO3 --model dgcnn --k 10 --widths 24 48 --embedding 192 --hidden 64
---dropout 0.2 --epochs 12 --batch 30 --rate 5e-3 --stretch 1.1 --shift 0 --ema 0.99 --threads 1"""
+--dropout 0.2 --epochs 12 --batch-size 30 --lr 5e-3 --anisotropic-scale 1.1 --shift 0 --ema 0.99 --threads 1"""
 
 
 def train(out: Path, flags: list[str]) -> None:

@@ -11,7 +11,7 @@ def tiny(**changes):
     settings = Settings(
         clouds=Clouds(size=84, points=64, pool=80),
         network=Network(k=8, widths=(12, 24), embedding=48, hidden=(16,)),
-        recipe=Recipe(epochs=2, batch=14, ema=0.9),
+        recipe=Recipe(epochs=2, batch_size=14, ema=0.9),
     )
     for group in ("clouds", "network", "recipe", "protocol", "machine"):
         part = getattr(settings, group)

@@ -15,7 +15,7 @@ from vector_neurons.mesh import writing
 from vector_neurons.models import DGCNN, OccupancyNetwork, store
 from vector_neurons.training import Clouds, checkpoint, sets
 
-FLAGS = ["--size", 21, "--epochs", 1, "--points", 80, "--pool", 128, "--queries", 128, "--k", 8, "--batch", 7]
+FLAGS = ["--size", 21, "--epochs", 1, "--points", 80, "--pool", 128, "--queries", 128, "--k", 8, "--batch-size", 7]
 FLAGS += ["--code", 24, "--encoder-width", 24, "--decoder-width", 16, "--model", "pointnet"]
 
 

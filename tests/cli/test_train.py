@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 
-SMALL = ["--size", 42, "--epochs", 1, "--points", 64, "--k", 8, "--batch", 14]
+SMALL = ["--size", 42, "--epochs", 1, "--points", 64, "--k", 8, "--batch-size", 14]
 SMALL += ["--widths", 12, 24, "--embedding", 48, "--hidden", 16]
 
 
@@ -117,14 +117,14 @@ def test_rotations_are_named_in_any_case(tmp_path, vn_command):
 
 
 def test_a_preset_gives_defaults_that_flags_change(tmp_path, vn_command):
-    few = ["--size", 42, "--epochs", 1, "--points", 64, "--pool", 64, "--early-points", 32, "--batch", 14]
+    few = ["--size", 42, "--epochs", 1, "--points", 64, "--pool", 64, "--early-points", 32, "--batch-size", 14]
     code, _, err = vn_command(
         "train", "classification", "--preset", "fast-pointnet-z", "--out", tmp_path / "run", "--embedding", 48, *few
     )
     assert code == 0, err
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (config["network"]["model"], config["network"]["neurons"]) == ("pointnet", "scalar")
-    assert (config["recipe"]["ema"], config["recipe"]["batch"]) == (0.998, 14)
+    assert (config["recipe"]["ema"], config["recipe"]["batch_size"]) == (0.998, 14)
 
 
 @pytest.mark.parametrize(

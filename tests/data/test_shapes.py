@@ -196,15 +196,15 @@ def test_proportions_alone_do_not_tell_the_families():
     x, held_out = boxes(train), boxes(test)
     mean, spread = x.mean(0), x.std(0)
     model = torch.nn.Linear(x.shape[1], len(train.classes), dtype=torch.float64)
-    optimiser = torch.optim.LBFGS(model.parameters(), max_iter=300, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=300, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = F.cross_entropy(model((x - mean) / spread), train.labels)
         value.backward()
         return value
 
-    optimiser.step(loss)
+    optimizer.step(loss)
     accuracy = (model((held_out - mean) / spread).argmax(1) == test.labels).double().mean()
     assert 2 / len(train.classes) < accuracy < 0.6
 

@@ -27,8 +27,8 @@ def together(*arguments):
 
 
 # Plain descent: AdamW's first steps have the sign of a gradient, be it as small as a rounding error.
-FLAGS = "--size 84 --epochs 1 --points 64 --pool 64 --k 8 --batch 14 --widths 12 24 --embedding 48 --hidden 16"
-FLAGS += " --dropout 0 --optimiser sgd --rate 0.01 --ema 0.9 --threads 1"
+FLAGS = "--size 84 --epochs 1 --points 64 --pool 64 --k 8 --batch-size 14 --widths 12 24 --embedding 48 --hidden 16"
+FLAGS += " --dropout 0 --optimizer sgd --lr 0.01 --ema 0.9 --threads 1"
 
 
 def test_two_processes_have_the_losses_and_numbers_of_one(tmp_path):
@@ -153,7 +153,7 @@ def test_the_survivor_of_a_killed_process_says_so_in_one_line(tmp_path):
 
 def test_a_batch_that_cannot_be_shared_is_refused_before_any_work(tmp_path, monkeypatch, vn_command):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    code, _, err = vn_command("train", "classification", *FLAGS.split(), "--batch", 15, "--out", tmp_path / "run")
+    code, _, err = vn_command("train", "classification", *FLAGS.split(), "--batch-size", 15, "--out", tmp_path / "run")
     assert code == 2
     assert "cannot be shared by 2 processes" in err
     assert not (tmp_path / "run").exists()

@@ -6,7 +6,20 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["--epochs", "1", "--size", "42", "--batch", "14", "--points", "64", "--pool", "64", "--early-points", "32"]
+SMALL = [
+    "--epochs",
+    "1",
+    "--size",
+    "42",
+    "--batch-size",
+    "14",
+    "--points",
+    "64",
+    "--pool",
+    "64",
+    "--early-points",
+    "32",
+]
 
 
 def test_the_demo_trains_tests_and_reports(tmp_path):

@@ -1,6 +1,9 @@
 """Kept results: whole, small, free of anybody's paths, and the numbers that the docs show."""
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ import torch
 
 import vector_neurons as vn
 from vector_neurons.models import store
-from vector_neurons.training import checkpoint, read_settings, results
+from vector_neurons.training import TrainingError, checkpoint, read_settings, results
 from vector_neurons.training.log import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -50,3 +53,17 @@ def test_the_model_of_the_package_is_that_of_its_run():
     assert shipped.meaning == kept.meaning
     assert shipped.state_dict().keys() == kept.state_dict().keys()
     assert all(torch.equal(value, kept.state_dict()[name]) for name, value in shipped.state_dict().items())
+
+
+def test_a_run_with_older_names_is_refused_in_one_line_and_can_be_converted(tmp_path):
+    run = shutil.copytree(RUNS[0], tmp_path / "run")
+    config, metrics = json.loads((run / "config.json").read_text()), (run / "metrics.jsonl").read_text()
+    config["recipe"]["rate"] = config["recipe"].pop("lr")
+    (run / "config.json").write_text(json.dumps(config))
+    (run / "metrics.jsonl").write_text(metrics.replace('"lr":', '"rate":'))
+    with pytest.raises(TrainingError, match=r"there is no setting 'rate'[^\n]*rename_settings.py"):
+        read_settings(run)
+    script = ROOT / "benchmarks" / "rename_settings.py"
+    subprocess.run([sys.executable, script, run], check=True, capture_output=True)
+    assert read_settings(run) == read_settings(RUNS[0])
+    assert (run / "metrics.jsonl").read_text() == metrics

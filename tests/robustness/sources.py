@@ -11,7 +11,9 @@ from pathlib import Path
 import harness
 import numpy as np
 
-TRAIN = "train classification --size 28 --points 32 --pool 32 --k 4 --batch 14 --widths 12 --embedding 24 --hidden 8"
+TRAIN = (
+    "train classification --size 28 --points 32 --pool 32 --k 4 --batch-size 14 --widths 12 --embedding 24 --hidden 8"
+)
 TRAIN = (*TRAIN.split(), "--threads", "1", "--test-rotations", "SO3")
 
 

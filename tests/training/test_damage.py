@@ -289,7 +289,7 @@ def test_a_damaged_config_is_one_line(run, content):
         ({"widths": ()}, "--widths takes 1 to 64 layers"),
         ({"hidden": (16,) * 65}, "--hidden takes 1 to 64 layers"),
         ({"embedding": 0}, "--embedding takes 3 or more"),
-        ({"batch": 14 * 10**6}, "--batch takes at most"),
+        ({"batch_size": 14 * 10**6}, "--batch-size takes at most"),
     ],
 )
 def test_sizes_have_bounds_in_training_and_in_testing(run, changes, why):
@@ -300,7 +300,7 @@ def test_sizes_have_bounds_in_training_and_in_testing(run, changes, why):
         evaluate(run, ["SO3"])
 
 
-WILD = {"model": "pointnet", "widths": None, "rate": 1e6, "epochs": 3, "clip": 0.0}
+WILD = {"model": "pointnet", "widths": None, "lr": 1e6, "epochs": 3, "clip_grad_norm": 0.0}
 
 
 def test_a_training_that_diverges_is_one_line(tmp_path):

@@ -89,7 +89,10 @@ def test_the_test_set_is_not_touched_by_training(tmp_path, monkeypatch):
 
 
 def test_it_learns(tmp_path):
-    fit(tiny(epochs=12, size=126, rate=1e-2, dropout=0.0, stretch=1.0, shift=0.0, smoothing=0.0), tmp_path / "run")
+    fit(
+        tiny(epochs=12, size=126, lr=1e-2, dropout=0.0, anisotropic_scale=1.0, shift=0.0, label_smoothing=0.0),
+        tmp_path / "run",
+    )
     lines = metrics(tmp_path / "run")
     assert lines[-1]["train"]["loss"] < 0.7 * lines[0]["train"]["loss"]
     assert lines[-1]["train"]["accuracy"] > 25  # chance: 5
@@ -97,7 +100,7 @@ def test_it_learns(tmp_path):
 
 def test_segmentation_learns_parts(tmp_path):
     small = {"hidden": (24, 16, 16), "widths": (12, 12)}
-    fit(tiny(task="segmentation", epochs=2, rate=1e-2, **small), tmp_path / "run")
+    fit(tiny(task="segmentation", epochs=2, lr=1e-2, **small), tmp_path / "run")
     lines = metrics(tmp_path / "run")
     assert {"instance_miou", "category_miou", "accuracy", "loss"} == set(lines[0]["val"])
     assert lines[1]["train"]["loss"] < lines[0]["train"]["loss"]
@@ -108,9 +111,9 @@ def test_segmentation_learns_parts(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"optimiser": "sgd", "schedule": "cosine", "rate": 0.1, "final_rate": 1e-3, "warm_up": 0.0, "clip": 0.0},
-        {"optimiser": "adam", "schedule": "step", "every": 1, "neurons": "scalar", "ema": 0.0},
-        {"model": "pointnet", "widths": None, "schedule": "constant", "zoom": 1.25, "jitter": 0.01},
+        {"optimizer": "sgd", "schedule": "cosine", "lr": 0.1, "final_lr": 1e-3, "warmup": 0.0, "clip_grad_norm": 0.0},
+        {"optimizer": "adam", "schedule": "step", "step_size": 1, "neurons": "scalar", "ema": 0.0},
+        {"model": "pointnet", "widths": None, "schedule": "constant", "scale": 1.25, "jitter": 0.01},
         {"accumulate": 2, "bf16": True, "early_points": 32},
         {"neurons": "vector", "nonlinearity": "detached", "pooling": "max", "frame": "linear", "mean": False},
     ],
@@ -126,13 +129,13 @@ def test_accumulation_takes_the_mean_gradient(tmp_path):
     """Without batch statistics, parts of a batch add up to the batch."""
     parts = []
     for accumulate in (1, 2):
-        settings = tiny(epochs=1, size=14, dropout=0.0, accumulate=accumulate, optimiser="sgd", ema=0.0)
+        settings = tiny(epochs=1, size=14, dropout=0.0, accumulate=accumulate, optimizer="sgd", ema=0.0)
         data = sets.open_set(settings.clouds, "train")
         task, model = sets.make_task(settings, data), sets.make_network(settings, data).eval()
-        optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         world = loop.World()
         indices = torch.arange(14)
-        loop._learn(model, model, task, data, indices, settings, optimiser, loop.Progress(), world, tmp_path)
+        loop._learn(model, model, task, data, indices, settings, optimizer, loop.Progress(), world, tmp_path)
         parts.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     torch.testing.assert_close(*parts, atol=1e-5, rtol=1e-4)
 
@@ -156,11 +159,11 @@ def test_best_is_the_averaged_model_and_last_is_not(run):
         ({"neurons": "scalar", "frame": "linear"}, "vector neurons"),
         ({"model": "pointnet"}, "--widths"),
         ({"test_rotations": ()}, "--test-rotations"),
-        ({"accumulate": 4}, "--batch"),
+        ({"accumulate": 4}, "--batch-size"),
         ({"accumulate": 14}, "single"),
-        ({"rate": float("nan")}, "--rate"),
+        ({"lr": float("nan")}, "--lr"),
         ({"epochs": 0}, "--epochs"),
-        ({"smoothing": 1.0}, "--smoothing"),
+        ({"label_smoothing": 1.0}, "--label-smoothing"),
         ({"threads": 0}, "--threads"),
         ({"widths": (12, 0)}, "--widths"),
         ({"dropout": 1.5}, "--dropout"),
@@ -187,7 +190,7 @@ def test_a_folder_of_files(tmp_path):
         points = torch.randn(80, 3, generator=torch.Generator().manual_seed(number))
         np.save(file, (points * torch.tensor([1.0, 1.0, 1.0 if number % 2 else 9.0])).numpy())
     where = {"data": "folder", "folder": str(tmp_path / "files"), "data_root": str(tmp_path / "packs"), "size": None}
-    fit(tiny(**where, epochs=4, rate=1e-2), tmp_path / "run")
+    fit(tiny(**where, epochs=4, lr=1e-2), tmp_path / "run")
     _, counts = evaluate(tmp_path / "run", ["SO3"])
     assert counts["SO3"][0]["confusion"].shape == (2, 2)
     assert metrics(tmp_path / "run")[-1]["train"]["accuracy"] > 60

@@ -34,7 +34,7 @@ NETWORK = Network("pointnet", k=8, code=24, encoder_width=24, decoder_width=16)
 
 def little(**changes):
     start = {"task": "reconstruction", "network": NETWORK, "size": 42, "points": 60, "pool": 80, "queries": 64}
-    start |= {"noise": 0.01, "smoothing": 0.0, "stretch": 1.0, "shift": 0.0, "train_rotations": "I"}
+    start |= {"noise": 0.01, "label_smoothing": 0.0, "anisotropic_scale": 1.0, "shift": 0.0, "train_rotations": "I"}
     return tiny(**(start | {"test_rotations": ("I", "SO3"), "fixed_poses": True, "epochs": 2} | changes))
 
 
@@ -172,7 +172,7 @@ def test_only_a_reconstruction_has_meshes(tmp_path):
         ({"network": Network("pointnet", code=25)}, "multiple of 3"),
         ({"network": Network("pointnet", k=8, local=70)}, "--local 70 points are more"),
         ({"network": Network("pointnet"), "points": 15}, "--k 20 neighbours"),
-        ({"shift": 0.1}, "--shift and --zoom do nothing"),
+        ({"shift": 0.1}, "--shift and --scale do nothing"),
         ({"network": Network("pointnet", hidden=(5,))}, "--hidden is not about reconstruction"),
         ({"near": 1.5}, "--near"),
         ({"noise": -1.0}, "--noise"),
@@ -196,7 +196,7 @@ def test_the_table_has_the_papers_three_methods_and_ours():
     assert {"paper-vn-pointnet-SO3", "fast-pointnet-invariant-I", "fast-pointnet-I"} <= set(found)
     paper = found["paper-vn-pointnet-I"]
     assert (paper.clouds.points, paper.clouds.queries, paper.clouds.near) == (300, 2048, 0.0)
-    assert (paper.recipe.optimiser, paper.recipe.rate, paper.recipe.batch) == ("adam", 1e-4, 64)
+    assert (paper.recipe.optimizer, paper.recipe.lr, paper.recipe.batch_size) == ("adam", 1e-4, 64)
     assert paper.protocol.fixed_poses
     model = sets.make_network(paper, Shapes("test", size=1))
     assert model.to_code.weight.shape == (171, 342)

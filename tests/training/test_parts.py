@@ -8,28 +8,30 @@ from tiny import tiny
 from torch import nn
 
 from vector_neurons.geometry import rotations
-from vector_neurons.training import Recipe, optimise, sets
+from vector_neurons.training import Recipe, optimize, sets
 
 
 def test_schedules():
-    cycle = Recipe(epochs=10, rate=1.0, schedule="one-cycle", warm_up=0.3)
-    rates = [optimise.rate(cycle, e / 10) for e in range(101)]
+    cycle = Recipe(epochs=10, lr=1.0, schedule="one-cycle", warmup=0.3)
+    rates = [optimize.learning_rate(cycle, e / 10) for e in range(101)]
     assert rates[0] == pytest.approx(1 / 25)
     assert max(rates) == rates[30] == 1
     assert rates[-1] == pytest.approx(0)
     assert rates[:31] == sorted(rates[:31])
     assert rates[30:] == sorted(rates[30:], reverse=True)
-    paper = Recipe(epochs=250, rate=0.1, schedule="cosine", warm_up=0.0, final_rate=1e-3)
-    assert optimise.rate(paper, 100.0) == pytest.approx(1e-3 + 0.099 * (1 + math.cos(math.pi * 0.4)) / 2)
-    step = Recipe(epochs=200, rate=1e-3, schedule="step", warm_up=0.0, every=20, factor=0.7)
-    assert [optimise.rate(step, e) for e in (0.0, 19.9, 20.0, 41.0)] == pytest.approx([1e-3, 1e-3, 7e-4, 4.9e-4])
-    warm = Recipe(epochs=10, rate=1.0, schedule="constant", warm_up=0.2)
-    assert [optimise.rate(warm, e) for e in (0.0, 1.0, 2.0, 9.0)] == [0, 0.5, 1, 1]
+    paper = Recipe(epochs=250, lr=0.1, schedule="cosine", warmup=0.0, final_lr=1e-3)
+    assert optimize.learning_rate(paper, 100.0) == pytest.approx(1e-3 + 0.099 * (1 + math.cos(math.pi * 0.4)) / 2)
+    step = Recipe(epochs=200, lr=1e-3, schedule="step", warmup=0.0, step_size=20, gamma=0.7)
+    assert [optimize.learning_rate(step, e) for e in (0.0, 19.9, 20.0, 41.0)] == pytest.approx(
+        [1e-3, 1e-3, 7e-4, 4.9e-4]
+    )
+    warm = Recipe(epochs=10, lr=1.0, schedule="constant", warmup=0.2)
+    assert [optimize.learning_rate(warm, e) for e in (0.0, 1.0, 2.0, 9.0)] == [0, 0.5, 1, 1]
 
 
 def test_adamw_does_not_pull_norms_to_zero():
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    groups = optimise.optimiser(model, Recipe(optimiser="adamw", decay=0.1)).param_groups
+    groups = optimize.optimizer(model, Recipe(optimizer="adamw", weight_decay=0.1)).param_groups
     assert [(len(g["params"]), g["weight_decay"]) for g in groups] == [(1, 0.1), (3, 0.0)]
 
 
@@ -40,7 +42,7 @@ def test_the_average_of_weights():
         with torch.no_grad():
             model.weight.fill_(step)
         model.num_batches_tracked.fill_(step)
-        optimise.average(averaged, model, 0.9, step)
+        optimize.average(averaged, model, 0.9, step)
         decay = min(0.9, (1 + step) / (10 + step))
         slow = decay * slow + (1 - decay) * step
     assert averaged.weight.item() == pytest.approx(slow, rel=1e-5)
@@ -76,7 +78,7 @@ def test_training_clouds_do_not_depend_on_their_batch():
 
 @pytest.mark.parametrize(("kind", "upright"), [("I", True), ("z", True), ("SO3", False)])
 def test_training_poses_follow_the_protocol(kind, upright):
-    plain = {"stretch": 1.0, "shift": 0.0, "pool": 64}
+    plain = {"anisotropic_scale": 1.0, "shift": 0.0, "pool": 64}
     settings, as_is = (tiny(train_rotations=k, **plain) for k in (kind, "I"))
     data = sets.open_set(settings.clouds, "train")
     turned, unturned = (sets.training_batch(data, torch.arange(12), s, epoch=0).points for s in (settings, as_is))
@@ -87,5 +89,5 @@ def test_training_poses_follow_the_protocol(kind, upright):
 
 
 def test_fewer_points_early():
-    settings = tiny(epochs=4, early_points=16, early_share=0.5)
+    settings = tiny(epochs=4, early_points=16, early_fraction=0.5)
     assert [sets.points_at(settings, epoch) for epoch in range(4)] == [16, 16, 64, 64]

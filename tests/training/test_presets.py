@@ -34,9 +34,9 @@ def test_every_preset_can_work(task):
 def test_the_recipes_of_the_paper():
     dgcnn, pointnet = (presets("classification")[f"paper-{name}-z"] for name in ("vn-dgcnn", "vn-pointnet"))
     recipe = dgcnn.recipe
-    assert (recipe.optimiser, recipe.rate, recipe.schedule, recipe.final_rate) == ("sgd", 0.1, "cosine", 1e-3)
-    assert (recipe.batch, recipe.epochs, recipe.smoothing, recipe.decay) == (32, 250, 0.2, 1e-4)
-    assert (pointnet.recipe.optimiser, pointnet.recipe.batch, pointnet.recipe.epochs) == ("adam", 24, 200)
+    assert (recipe.optimizer, recipe.lr, recipe.schedule, recipe.final_lr) == ("sgd", 0.1, "cosine", 1e-3)
+    assert (recipe.batch_size, recipe.epochs, recipe.label_smoothing, recipe.weight_decay) == (32, 250, 0.2, 1e-4)
+    assert (pointnet.recipe.optimizer, pointnet.recipe.batch_size, pointnet.recipe.epochs) == ("adam", 24, 200)
     assert dgcnn.clouds.points == 1024
     data = Shapes("test", size=1)
     data.classes = tuple(map(str, range(40)))

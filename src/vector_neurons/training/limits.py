@@ -26,7 +26,7 @@ def _about_reconstruction(settings: Settings, fewest: int) -> Refusals:
         (clouds.queries == 0, "reconstruction needs --queries to learn from"),
         (not 0 <= clouds.near <= 1, f"--near is a share, from 0 to 1, got {clouds.near}"),
         (others != "", f"{others} is not about reconstruction"),
-        (recipe.shift > 0 or recipe.zoom > 1, "--shift and --zoom do nothing: every scan is put into the unit ball"),
+        (recipe.shift > 0 or recipe.scale > 1, "--shift and --scale do nothing: every scan is put into the unit ball"),
         (
             (network.neurons, network.decoder) == ("vector", "plain"),
             "--decoder plain takes numbers: vector neurons go with the invariant one",
@@ -98,11 +98,14 @@ def check(settings: Settings, processes: int = 1) -> None:
         (network.model != "dgcnn" and network.widths is not None, "--widths are those of a DGCNN"),
         (not tests or len(set(tests)) < len(tests), "--test-rotations takes one or more of I, z and SO3, each once"),
         (
-            own > 0 and recipe.batch % own != 0,
-            f"--batch {recipe.batch} cannot be shared by {processes} processes in {recipe.accumulate} parts each",
+            own > 0 and recipe.batch_size % own != 0,
+            f"--batch-size {recipe.batch_size} cannot be shared by {processes} processes in {recipe.accumulate} parts",
         ),
         (not 0 <= recipe.occlude <= 1, f"--occlude is a share, from 0 to 1, got {recipe.occlude}"),
-        (own > 0 and recipe.batch < 2 * recipe.accumulate, f"--accumulate {recipe.accumulate} leaves single clouds"),
+        (
+            own > 0 and recipe.batch_size < 2 * recipe.accumulate,
+            f"--accumulate {recipe.accumulate} leaves single clouds",
+        ),
     ]
     for refused, why in refusals:
         if refused:
@@ -118,14 +121,14 @@ def check(settings: Settings, processes: int = 1) -> None:
         "size": (clouds.size, 1, LARGEST),
         "k": (network.k, 1, MAX_POINTS),
         "epochs": (recipe.epochs, 1, LARGEST),
-        "batch": (recipe.batch, 2, MAX_BATCH),
+        "batch-size": (recipe.batch_size, 2, MAX_BATCH),
         "accumulate": (recipe.accumulate, 1, MAX_BATCH),
-        "rate": (recipe.rate, 0, math.inf),
-        "every": (recipe.every, 1, LARGEST),
-        "decay": (recipe.decay, 0, math.inf),
-        "clip": (recipe.clip, 0, math.inf),
-        "stretch": (recipe.stretch, 1, math.inf),
-        "zoom": (recipe.zoom, 1, math.inf),
+        "lr": (recipe.lr, 0, math.inf),
+        "step-size": (recipe.step_size, 1, LARGEST),
+        "weight-decay": (recipe.weight_decay, 0, math.inf),
+        "clip-grad-norm": (recipe.clip_grad_norm, 0, math.inf),
+        "anisotropic-scale": (recipe.anisotropic_scale, 1, math.inf),
+        "scale": (recipe.scale, 1, math.inf),
         "shift": (recipe.shift, 0, math.inf),
         "jitter": (recipe.jitter, 0, math.inf),
         "noise": (clouds.noise, 0, math.inf),
@@ -142,9 +145,9 @@ def check(settings: Settings, processes: int = 1) -> None:
         **{f"hidden[{i}]": (width, 1, MAX_WIDTH) for i, width in enumerate(network.hidden or ())},
     }
     shares = {
-        "smoothing": recipe.smoothing,
+        "label-smoothing": recipe.label_smoothing,
         "ema": recipe.ema,
-        "warm-up": recipe.warm_up,
+        "warmup": recipe.warmup,
         "dropout": network.dropout or 0,
     }
     for name, (value, least, most) in bounds.items():

@@ -27,7 +27,7 @@ from ..nn.extremes import RangeError
 from ..tasks import Counts, Task, add
 from ..tasks.task import fixed, real
 from ..typing import Rotations
-from . import checkpoint, optimise, sets, signals
+from . import checkpoint, optimize, sets, signals
 from .limits import check
 from .log import METRICS, Log, read_metrics, restore_metrics
 from .run import CONFIG, TrainingError, alone, create, read_settings, write_settings, writing
@@ -72,9 +72,9 @@ def fit(settings: Settings, folder: Path, world: World | None = None, *, resume:
     # Before the processes have met: after that, the first one writes.
     begun = checkpoint.begun(folder / "last") or not os.path.exists(folder / CONFIG) or bool(read_metrics(folder))
     train, val = _open(settings, ("train", "val"), world)
-    steps = len(train) // recipe.batch
+    steps = len(train) // recipe.batch_size
     if steps == 0:
-        raise TrainingError(f"a --batch of {recipe.batch} is more than the {len(train)} training clouds")
+        raise TrainingError(f"a --batch-size of {recipe.batch_size} is more than the {len(train)} training clouds")
     with alone(folder) if world.writes else nullcontext():
         return _fit(settings, folder, world, train, val, resume=resume, begun=begun)
 
@@ -82,15 +82,15 @@ def fit(settings: Settings, folder: Path, world: World | None = None, *, resume:
 def _fit(
     settings: Settings, folder: Path, world: World, train: Dataset, val: Dataset, *, resume: bool, begun: bool
 ) -> Progress:
-    recipe, machine, steps = settings.recipe, settings.machine, len(train) // settings.recipe.batch
+    recipe, machine, steps = settings.recipe, settings.machine, len(train) // settings.recipe.batch_size
     task, model = sets.make_task(settings, train), sets.make_network(settings, train).to(world.device)
     averaged = copy.deepcopy(model) if recipe.ema else None
-    optimiser, progress = optimise.optimiser(model, recipe), Progress()
+    optimizer, progress = optimize.optimizer(model, recipe), Progress()
     history: list[dict[str, Any]] = []
     meaning = sets.meaning(settings, task, train)
     lost: list[int] = []
     if resume and begun:
-        progress, history = _restore(folder, model, averaged, optimiser, meaning)
+        progress, history = _restore(folder, model, averaged, optimizer, meaning)
         if progress.epoch > recipe.epochs:
             raise TrainingError(f"{folder} has {progress.epoch} epochs already: --epochs takes as many or more")
         if progress.counts is not None:
@@ -116,7 +116,7 @@ def _fit(
             with writing(folder):
                 kept = {"averaged": averaged.state_dict() if averaged is not None else None}
                 known = {"progress": asdict(progress), "metrics": history}
-                state = {**known, "optimiser": optimiser.state_dict(), **kept}
+                state = {**known, "optimizer": optimizer.state_dict(), **kept}
                 checkpoint.write(folder / "last", model, meaning, state)
         saved = time.monotonic()
 
@@ -130,15 +130,15 @@ def _fit(
                 model.train()
                 while progress.step < steps:
                     started, step = time.monotonic(), progress.step
-                    optimise.set_rate(optimiser, optimise.rate(recipe, epoch + step / steps))
-                    indices = world.share(order[step * recipe.batch : (step + 1) * recipe.batch])
+                    optimize.set_lr(optimizer, optimize.learning_rate(recipe, epoch + step / steps))
+                    indices = world.share(order[step * recipe.batch_size : (step + 1) * recipe.batch_size])
                     torch.manual_seed(seed_of(machine.seed, "step", epoch, step, world.rank))
-                    _learn(forward, model, task, train, indices, settings, optimiser, progress, world, folder)
+                    _learn(forward, model, task, train, indices, settings, optimizer, progress, world, folder)
                     if averaged is not None:
-                        optimise.average(averaged, model, recipe.ema, epoch * steps + step)
+                        optimize.average(averaged, model, recipe.ema, epoch * steps + step)
                     progress.step += 1
                     progress.seconds += time.monotonic() - started
-                    log.step(epoch, progress.step, steps, _so_far(task, progress), recipe.batch)
+                    log.step(epoch, progress.step, steps, _so_far(task, progress), recipe.batch_size)
                     # All stop together, or those that go on would wait for ever for those that do not.
                     if world.sum(torch.tensor(len(received))) > 0:
                         save()
@@ -150,7 +150,7 @@ def _fit(
                 try:
                     shown = report(task, measure(tested, task, val, settings, kind, world))
                 except RangeError as error:
-                    why = f"the training has diverged in epoch {epoch + 1}, lower --rate: {error}"
+                    why = f"the training has diverged in epoch {epoch + 1}, lower --lr: {error}"
                     raise TrainingError(why) from error
                 seconds = progress.seconds
                 line = {
@@ -158,11 +158,11 @@ def _fit(
                     "train_rotations": kind,
                     "val_rotations": kind,
                     "points": sets.points_at(settings, epoch),
-                    "rate": optimise.rate(recipe, epoch + (steps - 1) / steps),
+                    "lr": optimize.learning_rate(recipe, epoch + (steps - 1) / steps),
                     "train": _so_far(task, progress),
                     "val": shown,
                     "skipped": progress.skipped,
-                    "time": {"seconds": seconds, "clouds_per_second": steps * recipe.batch / max(seconds, 1e-9)},
+                    "time": {"seconds": seconds, "clouds_per_second": steps * recipe.batch_size / max(seconds, 1e-9)},
                 }
                 if shown[task.metric] > progress.best:
                     progress.best, progress.best_epoch = shown[task.metric], epoch + 1
@@ -189,15 +189,15 @@ def _learn(
     data: Dataset,
     indices: Tensor,
     settings: Settings,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     progress: Progress,
     world: World,
     folder: Path,
 ) -> None:
-    """One step of the optimiser, on this process's share of a batch."""
+    """One step of the optimizer, on this process's share of a batch."""
     recipe, machine = settings.recipe, settings.machine
     buffers = [b.clone() for b in model.buffers()] if machine.skip_bad_batches else []
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     losses, counts, cloud = [], None, None
     for part in indices.tensor_split(recipe.accumulate):
         cloud = sets.training_batch(data, part, settings, progress.epoch).to(world.device)
@@ -207,7 +207,7 @@ def _learn(
         except RangeError:  # batch statistics beyond float32, which all processes share
             losses.append(torch.tensor(torch.nan, device=world.device))
             break
-        loss = task.loss(logits, cloud, recipe.smoothing)
+        loss = task.loss(logits, cloud, recipe.label_smoothing)
         (loss / recipe.accumulate).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
         counts = add(counts, task.count(logits.detach(), cloud))
@@ -215,7 +215,7 @@ def _learn(
     bad = world.sum((~mean.isfinite()).long()) > 0
     if not bad:
         world.average_gradients(model)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), recipe.clip or torch.inf)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_grad_norm or torch.inf)
         bad = world.sum((~norm.isfinite()).long()) > 0
     if bad:
         if not machine.skip_bad_batches:
@@ -235,7 +235,7 @@ def _learn(
             buffer.data.copy_(before)  # statistics may have learned from the bad batch
         progress.skipped += 1
         return
-    optimiser.step()
+    optimizer.step()
     progress.loss += (world.sum(mean) / world.size).item()
     progress.learned += 1
     assert counts is not None
@@ -259,7 +259,7 @@ def measure(
     """
     world = world or World()
     model.eval()
-    batches = torch.split(torch.arange(len(data)), settings.recipe.batch)
+    batches = torch.split(torch.arange(len(data)), settings.recipe.batch_size)
     counts: Counts | None = None
     # A process without a batch counts nothing of the first one, so that there is something to add.
     for number in range(world.rank, max(len(batches), world.rank + 1), world.size):
@@ -330,7 +330,7 @@ def _open(settings: Settings, splits: Sequence[str], world: World) -> list[Datas
 
 
 def _restore(
-    folder: Path, model: Model, averaged: nn.Module | None, optimiser: torch.optim.Optimizer, meaning: store.Meaning
+    folder: Path, model: Model, averaged: nn.Module | None, optimizer: torch.optim.Optimizer, meaning: store.Meaning
 ) -> tuple[Progress, list[dict[str, Any]]]:
     """Load the last checkpoint of a run: how far it is, and its metrics so far."""
     found, state = checkpoint.read(folder / "last")
@@ -340,7 +340,7 @@ def _restore(
         raise checkpoint.CheckpointError(f"{found} does not fit {folder / CONFIG}: {different}")
     try:
         model.load_state_dict(loaded.state_dict())
-        optimiser.load_state_dict(state["optimiser"])
+        optimizer.load_state_dict(state["optimizer"])
         if averaged is not None:
             averaged.load_state_dict(state["averaged"])
         progress, history = Progress(**state["progress"]), list(state["metrics"])

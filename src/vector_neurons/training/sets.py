@@ -190,7 +190,7 @@ def pose(kind: Rotations, index: int, seed: int, time: int = 0) -> Tensor:
 def points_at(settings: Settings, epoch: int) -> int:
     """Points of a cloud in this epoch, counted from 0."""
     recipe = settings.recipe
-    early = recipe.early_points is not None and epoch < recipe.early_share * recipe.epochs
+    early = recipe.early_points is not None and epoch < recipe.early_fraction * recipe.epochs
     return recipe.early_points if early and recipe.early_points is not None else settings.clouds.points
 
 
@@ -209,10 +209,10 @@ def _each(batch: Cloud) -> list[Cloud]:
 
 
 def _augment(cloud: Cloud, recipe: Recipe, generator: torch.Generator) -> Cloud:
-    if recipe.stretch > 1:
-        cloud = Scale(1 / recipe.stretch, recipe.stretch)(cloud, generator)
-    if recipe.zoom > 1:
-        factor = math.exp((2 * torch.rand((), generator=generator).item() - 1) * math.log(recipe.zoom))
+    if recipe.anisotropic_scale > 1:
+        cloud = Scale(1 / recipe.anisotropic_scale, recipe.anisotropic_scale)(cloud, generator)
+    if recipe.scale > 1:
+        factor = math.exp((2 * torch.rand((), generator=generator).item() - 1) * math.log(recipe.scale))
         queries = None if cloud.queries is None else cloud.queries * factor
         cloud = replace(cloud, points=cloud.points * factor, queries=queries)
     if recipe.shift > 0:

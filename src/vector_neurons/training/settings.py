@@ -98,35 +98,35 @@ class Recipe:
 
     epochs: int = 30
     """times through the training set"""
-    batch: int = 32
+    batch_size: int = 32
     """clouds of a step, of all processes together"""
     accumulate: int = 1
     """parts in which a process works through its share of a step"""
-    optimiser: Literal["sgd", "adam", "adamw"] = "adamw"
+    optimizer: Literal["sgd", "adam", "adamw"] = "adamw"
     """SGD has momentum 0.9; AdamW decays matrices only"""
-    rate: float = 2e-3
+    lr: float = 2e-3
     """the largest learning rate"""
     schedule: Literal["one-cycle", "cosine", "step", "constant"] = "one-cycle"
-    """one-cycle: up and down in cosines; cosine: down to --final-rate; step: times --factor every --every epochs"""
-    warm_up: float = 0.3
-    """share of the training in which the rate rises"""
-    final_rate: float = 0.0
+    """one-cycle: up and down in cosines; cosine: down to --final-lr; step: times --gamma every --step-size epochs"""
+    warmup: float = 0.3
+    """share of the training in which the learning rate rises"""
+    final_lr: float = 0.0
     """learning rate at the end, of one-cycle and cosine"""
-    every: int = 20
+    step_size: int = 20
     """epochs between the steps of a step schedule"""
-    factor: float = 0.7
+    gamma: float = 0.7
     """factor of these steps"""
-    decay: float = 1e-2
+    weight_decay: float = 1e-2
     """weight decay"""
-    smoothing: float = 0.1
+    label_smoothing: float = 0.1
     """label smoothing"""
-    clip: float = 1.0
+    clip_grad_norm: float = 1.0
     """largest norm of the gradient; 0 does not clip"""
     ema: float = 0.0
     """decay of the moving average of the weights, which is then what is tested; 0 is without"""
-    stretch: float = 1.25
+    anisotropic_scale: float = 1.25
     """augmentation: each axis by its own factor up to this, or down to its inverse"""
-    zoom: float = 1.0
+    scale: float = 1.0
     """augmentation: all axes by one factor up to this, or down to its inverse"""
     shift: float = 0.1
     """augmentation: a shift of up to this along each axis"""
@@ -136,7 +136,7 @@ class Recipe:
     """augmentation: share of the clouds of which only what a camera sees is left, as of a scan from one side"""
     early_points: int | None = None
     """points of a cloud at the beginning"""
-    early_share: float = 0.5
+    early_fraction: float = 0.5
     """share of the epochs that have --early-points"""
 
 
@@ -205,7 +205,10 @@ def _typed(group: type[Any], saved: Mapping[str, Any]) -> Any:
     hints, values = get_type_hints(group), {}
     for name, value in saved.items():
         if name not in hints:
-            raise SettingsError(f"there is no setting {name!r}: the file is of another version of the package")
+            raise SettingsError(
+                f"there is no setting {name!r}: the file is of another version of the package"
+                " (benchmarks/rename_settings.py converts older ones)"
+            )
         value = tuple(value) if isinstance(value, list) else value
         if type(value) is int and not _fits(value, hints[name]) and abs(value) <= LARGEST:
             value = float(value)
@@ -245,6 +248,6 @@ def default(task: TaskName) -> Settings:
         task,
         Clouds(points=300, pool=2048, noise=0.01, queries=2048),
         Network("pointnet"),
-        recipe=Recipe(smoothing=0.0, stretch=1.0, shift=0.0),
+        recipe=Recipe(label_smoothing=0.0, anisotropic_scale=1.0, shift=0.0),
         protocol=Protocol("I", ("I", "SO3"), fixed_poses=True),
     )

@@ -1,4 +1,4 @@
-"""Optimisers, learning rates and averages of weights."""
+"""Optimizers, learning rates and averages of weights."""
 
 import math
 from collections.abc import Iterable
@@ -9,43 +9,43 @@ from torch import Tensor, nn
 from .settings import Recipe
 
 
-def optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """The optimiser of a recipe, over all weights."""
+def optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """The optimizer of a recipe, over all weights."""
     weights = [p for p in model.parameters() if p.requires_grad]
-    if recipe.optimiser == "sgd":
-        return torch.optim.SGD(weights, lr=recipe.rate, momentum=0.9, weight_decay=recipe.decay)
-    if recipe.optimiser == "adam":
-        return torch.optim.Adam(weights, lr=recipe.rate, weight_decay=recipe.decay)
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(weights, lr=recipe.lr, momentum=0.9, weight_decay=recipe.weight_decay)
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(weights, lr=recipe.lr, weight_decay=recipe.weight_decay)
     # Scales and shifts of norms have a size that means something; pulling them to zero is not regularisation.
-    matrices = {"params": [p for p in weights if p.ndim > 1], "weight_decay": recipe.decay}
+    matrices = {"params": [p for p in weights if p.ndim > 1], "weight_decay": recipe.weight_decay}
     others = {"params": [p for p in weights if p.ndim <= 1], "weight_decay": 0.0}
-    return torch.optim.AdamW([group for group in (matrices, others) if group["params"]], lr=recipe.rate)
+    return torch.optim.AdamW([group for group in (matrices, others) if group["params"]], lr=recipe.lr)
 
 
-def rate(recipe: Recipe, epochs: float) -> float:
+def learning_rate(recipe: Recipe, epochs: float) -> float:
     """The learning rate after so many epochs, of which this is a function and has no memory.
 
-    >>> recipe = Recipe(epochs=10, rate=1.0, schedule="cosine", warm_up=0.0)
-    >>> [round(rate(recipe, e), 3) for e in (0.0, 5.0, 10.0)]
+    >>> recipe = Recipe(epochs=10, lr=1.0, schedule="cosine", warmup=0.0)
+    >>> [round(learning_rate(recipe, e), 3) for e in (0.0, 5.0, 10.0)]
     [1.0, 0.5, 0.0]
     """
-    rising = recipe.warm_up * recipe.epochs
+    rising = recipe.warmup * recipe.epochs
     if epochs < rising:
         done = epochs / rising
-        low = recipe.rate / 25 if recipe.schedule == "one-cycle" else 0.0
+        low = recipe.lr / 25 if recipe.schedule == "one-cycle" else 0.0
         share = (1 - math.cos(math.pi * done)) / 2 if recipe.schedule == "one-cycle" else done
-        return low + (recipe.rate - low) * share
+        return low + (recipe.lr - low) * share
     if recipe.schedule == "constant":
-        return recipe.rate
+        return recipe.lr
     if recipe.schedule == "step":
-        return recipe.rate * recipe.factor ** (int(epochs) // recipe.every)
+        return recipe.lr * recipe.gamma ** (int(epochs) // recipe.step_size)
     done = (epochs - rising) / (recipe.epochs - rising)
-    return recipe.final_rate + (recipe.rate - recipe.final_rate) * (1 + math.cos(math.pi * done)) / 2
+    return recipe.final_lr + (recipe.lr - recipe.final_lr) * (1 + math.cos(math.pi * done)) / 2
 
 
-def set_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
+def set_lr(optimizer: torch.optim.Optimizer, value: float) -> None:
     """Take this learning rate from here on."""
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         group["lr"] = value
 
 
