@@ -78,7 +78,7 @@ def networks(dtype: torch.dtype) -> dict[str, list[float]]:
         torch.manual_seed(seed)
         for build in (vn.models.DGCNN, vn.models.PointNet, vn.models.VNTransformer):
             points = torch.randn(1, 1024, 3, dtype=dtype)
-            error = vn.testing.equivariance_error(settled(build(), dtype), points, "points", "scalars", times=1)
+            error = vn.testing.equivariance_error(settled(build(), dtype), points, "points", "scalars", trials=1)
             errors.setdefault(f"`{build.__name__}`", []).append(error)
     return errors
 

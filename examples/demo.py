@@ -63,10 +63,10 @@ def examples(out: Path) -> tuple[Cloud, list[str]]:
     models = {neurons: store.load(out / neurons / "best") for neurons in NETWORKS}
     clouds, titles = [], []
     for index in SHOWN % len(data):
-        for turn in range(POSES):
-            cloud = sets.posed_batch(data, index.view(1), settings.clouds, "SO3", settings.machine.seed, turn)
+        for trial in range(POSES):
+            cloud = sets.posed_batch(data, index.view(1), settings.clouds, "SO3", settings.machine.seed, trial)
             said = {neurons: data.classes[model(cloud.points).argmax().item()] for neurons, model in models.items()}
-            clouds.append(sets.posed_batch(data, index.view(1), all_points, "SO3", settings.machine.seed, turn))
+            clouds.append(sets.posed_batch(data, index.view(1), all_points, "SO3", settings.machine.seed, trial))
             titles.append(f"{data.classes[data.labels[index]]}\nDGCNN: {said['scalar']}\nVN-DGCNN: {said['vector']}")
     return Cloud.stack([cloud.map(lambda x: x[0]) for cloud in clouds]), titles
 

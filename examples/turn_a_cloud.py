@@ -35,7 +35,7 @@ def main() -> None:
     for neurons in vn.KITS:
         network = Network(classes=40, neurons=neurons).eval()
         count = sum(p.numel() for p in network.parameters())
-        change = vn.testing.equivariance_error(network, points, takes="points", gives="scalars", times=5)
+        change = vn.testing.equivariance_error(network, points, takes="points", gives="scalars", trials=5)
         print(f"  {neurons} neurons ({count:,} parameters): {change:.1e}")
 
 

@@ -30,7 +30,7 @@ def run(tmp_path_factory):
 
 
 def test_evaluate_prints_mean_and_spread(run, vn_command):
-    code, out, _ = vn_command("evaluate", run, "--rotations", "SO3", "--times", 3)
+    code, out, _ = vn_command("evaluate", run, "--rotations", "SO3", "--trials", 3)
     assert code == 0
     assert "±" in out
     assert len(json.loads((run / "test.json").read_text())["SO3"]) == 3
@@ -48,7 +48,7 @@ def test_evaluate_shows_classes_and_confusion(run, vn_command, tmp_path):
     assert sum(int(x) for row in table[1:] for x in row[2:]) == 8
     right = sum(int(row[2 + i]) for i, row in enumerate(table[1:]))
     assert f"{100 * right / 8:.2f}" in out.splitlines()[1]
-    _, out, _ = vn_command("evaluate", run, "--rotations", "SO3", "--times", 3)
+    _, out, _ = vn_command("evaluate", run, "--rotations", "SO3", "--trials", 3)
     assert [row.split()[1] for row in out.partition("\n\n")[2].splitlines()[1:]] == ["1"] * 8
     assert vn_command("evaluate", run, "--rotations", "SO3", "--confusion", tmp_path / "a.png")[0] == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -165,7 +165,7 @@ def test_help_groups_the_options(vn_command):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line"), [(["/nowhere"], "holds no run"), (["/nowhere", "--times", "0"], "--times")]
+    ("arguments", "line"), [(["/nowhere"], "holds no run"), (["/nowhere", "--trials", "0"], "--trials")]
 )
 def test_mistakes_of_evaluate_are_one_line(vn_command, arguments, line):
     code, _, err = vn_command("evaluate", *arguments)

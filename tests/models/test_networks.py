@@ -94,8 +94,8 @@ def test_the_order_of_points_does_not_matter(network, neurons, dtype):
 @pytest.mark.parametrize("network", [DGCNN, PointNet, VNTransformer], ids=lambda n: n.__name__)
 def test_in_full_size_too(network):
     module, points = network().eval(), clouds(2, 256, 3, dtype=torch.float32)
-    assert equivariance_error(module, points, "points", "scalars", times=1) <= 1e-5
-    assert equivariance_error(module.double(), points.double(), "points", "scalars", times=1) <= 1e-12
+    assert equivariance_error(module, points, "points", "scalars", trials=1) <= 1e-5
+    assert equivariance_error(module.double(), points.double(), "points", "scalars", trials=1) <= 1e-12
 
 
 @every_network
@@ -106,7 +106,7 @@ def test_bfloat16_autocast(network):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return module(*inputs)
 
-    assert equivariance_error(autocast, inputs, kinds(network), "scalars", times=2) <= 2e-2
+    assert equivariance_error(autocast, inputs, kinds(network), "scalars", trials=2) <= 2e-2
 
 
 NORMED = [(network, {"norm": norm}) for network in NETWORKS[:2] + SEGMENTERS for norm in ("batch", "layer", "instance")]
@@ -238,7 +238,7 @@ def test_normals_turn_and_colours_do_not(network, neurons):
 )
 def test_every_choice_of_the_paper(network, choice):
     module, inputs = small(network, **choice), inputs_for(network, clouds(2, 64, 3))
-    assert equivariance_error(module, inputs, kinds(network), "scalars", times=1) <= 1e-10
+    assert equivariance_error(module, inputs, kinds(network), "scalars", trials=1) <= 1e-10
     module.train()(*inputs).square().sum().backward()
     assert all(p.grad.isfinite().all() for p in module.parameters() if p.grad is not None)
 
@@ -246,13 +246,13 @@ def test_every_choice_of_the_paper(network, choice):
 @pytest.mark.parametrize("pool", ["mean", "max", "attention"])
 def test_pools_of_the_transformer(pool):
     module = small(VNTransformer, pool=pool)
-    assert equivariance_error(module, clouds(2, 64, 3), "points", "scalars", times=1) <= 1e-12
+    assert equivariance_error(module, clouds(2, 64, 3), "points", "scalars", trials=1) <= 1e-12
 
 
 def test_a_graph_in_coordinates_is_one_graph():
     feature, coordinates = small(DGCNN), small(DGCNN, graph="coordinates")
     assert not torch.allclose(feature(clouds(2, 64, 3)), coordinates(clouds(2, 64, 3)))
-    assert equivariance_error(coordinates, clouds(2, 64, 3), "points", "scalars", times=1) <= 1e-12
+    assert equivariance_error(coordinates, clouds(2, 64, 3), "points", "scalars", trials=1) <= 1e-12
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ def test_dimensions(layer, dim):
     x = layer.example(dim=dim)
     module = layer.module_for(x)
     for group in ("SO3", "O3") if layer.reflection else ("SO3",):
-        assert equivariance_error(module, x, gives=layer.gives, group=group, times=1) <= 2e-6
-        assert equivariance_error(module.double(), x.double(), gives=layer.gives, group=group, times=1) <= 1e-12
+        assert equivariance_error(module, x, gives=layer.gives, group=group, trials=1) <= 2e-6
+        assert equivariance_error(module.double(), x.double(), gives=layer.gives, group=group, trials=1) <= 1e-12
         module.float()
 
 

@@ -35,7 +35,7 @@ def error(layer: Layer, group: str, rank: int = 4, *, training: bool = False, se
 def test_rotation(layer, dtype, training, data, seed):
     rank = data.draw(st.sampled_from(layer.ranks))
     bound = FLAT_FRAMES.get(layer.name, BOUNDS[dtype]) if dtype == torch.float32 else BOUNDS[dtype]
-    assert error(layer, "SO3", rank, dtype=dtype, training=training, seed=seed, times=1) <= bound
+    assert error(layer, "SO3", rank, dtype=dtype, training=training, seed=seed, trials=1) <= bound
 
 
 @every_mode
@@ -69,7 +69,7 @@ def test_permutation_of_neighbours(layer):
 @given(data=st.data(), seed=seeds)
 def test_scale(layer, dtype, data, seed):
     rank, training = data.draw(st.sampled_from(layer.ranks)), data.draw(st.booleans())
-    assert error(layer, "scale", rank, dtype=dtype, training=training, seed=seed, times=1) <= BOUNDS[dtype]
+    assert error(layer, "scale", rank, dtype=dtype, training=training, seed=seed, trials=1) <= BOUNDS[dtype]
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])

@@ -25,7 +25,7 @@ def cells(text, row):
 
 
 def test_a_table_is_filled_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
-    text = tables.fill(TABLE, plan, tmp_path, only=["vn-dgcnn-z"], times=2)
+    text = tables.fill(TABLE, plan, tmp_path, only=["vn-dgcnn-z"], trials=2)
     ours = results.read(tmp_path / "vn-dgcnn-z")
     assert cells(text, "VN-DGCNN")[::2] == [results.spread(ours[kind], "accuracy") for kind in ("z", "SO3")] + ["—"]
     assert cells(text, "VN-DGCNN")[1::2] == ["89.5", "89.5", "90.2"]

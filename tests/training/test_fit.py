@@ -47,15 +47,15 @@ def test_a_run_is_a_folder(run):
 
 def test_the_reported_accuracy_is_that_of_every_cloud_counted_once(run):
     """Recounted cloud by cloud, alone, in poses drawn here."""
-    task, counts = evaluate(run, ["z", "SO3"], times=2)
+    task, counts = evaluate(run, ["z", "SO3"], trials=2)
     settings = read_settings(run)
     data, model = Shapes("test", size=84 // 5, points=80), store.load(run / "best")
     for kind in ("z", "SO3"):
-        for time, counted in enumerate(counts[kind]):
+        for trial, counted in enumerate(counts[kind]):
             right = 0
             for index in range(len(data)):
                 cloud = sets.posed_batch(
-                    data, torch.tensor([index]), settings.clouds, kind, settings.machine.seed, time
+                    data, torch.tensor([index]), settings.clouds, kind, settings.machine.seed, trial
                 )
                 right += int(model(cloud.points).argmax() == data.labels[index])
             assert counted["confusion"].diagonal().sum() == right

@@ -56,8 +56,8 @@ def test_a_test_pose_belongs_to_its_cloud():
     alone = sets.posed_batch(data, torch.tensor([5]), settings.clouds, "SO3", seed=0)
     assert torch.equal(together.points[5], alone.points[0])
     again, other, turned = (
-        sets.posed_batch(data, torch.tensor([5]), settings.clouds, "SO3", seed=seed, time=time).points
-        for seed, time in ((0, 0), (1, 0), (0, 1))
+        sets.posed_batch(data, torch.tensor([5]), settings.clouds, "SO3", seed=seed, trial=trial).points
+        for seed, trial in ((0, 0), (1, 0), (0, 1))
     )
     assert torch.equal(again, alone.points)
     assert not torch.allclose(other, again)

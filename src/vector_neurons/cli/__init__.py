@@ -14,7 +14,7 @@ VERBS = {
     "check": "is a module equivariant? a row per layer, and the first one that breaks",
     "convert": "the authors' checkpoints as models of this library",
     "data": "published data sets and your own files as packs, for training",
-    "evaluate": "the test set under rotations, any number of times",
+    "evaluate": "the test set under rotations, in any number of trials",
     "kernels": "build the native kernels ahead of time",
     "reconstruct": "a closed mesh from a scan, in any pose and units",
     "tables": "the paper's tables, trained and tested here, beside the paper's numbers",

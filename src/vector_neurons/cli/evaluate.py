@@ -1,4 +1,4 @@
-"""`vn evaluate RUN --rotations SO3 --times 5`: the best model of a run on the test set."""
+"""`vn evaluate RUN --rotations SO3 --trials 5`: the best model of a run on the test set."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ def run(
     /,
     *,
     rotations: tuple[Rotations, ...] | None = None,
-    times: int = 1,
+    trials: int = 1,
     device: str | None = None,
     confusion: Path | None = None,
     meshes: int = 0,
@@ -32,7 +32,7 @@ def run(
     Args:
         run: folder of the run.
         rotations: kinds of poses, by default those the run was to be tested under.
-        times: how often, each time with another fixed pose of every cloud: mean ± standard deviation.
+        trials: how often, each with another fixed pose of every cloud: mean ± standard deviation.
         device: cpu, cuda or cuda:1, by default that of the training.
         confusion: of a classification, write the confusion matrix to this file: .csv for numbers, .png for a picture.
         meshes: of a reconstruction, make meshes of so many test shapes and compare them with the true surfaces, too;
@@ -40,8 +40,8 @@ def run(
     """
     if meshes < 0:
         raise UserError(f"--meshes takes 0 or more, got {meshes}")
-    if times < 1:
-        raise UserError(f"--times takes 1 or more, got {times}")
+    if trials < 1:
+        raise UserError(f"--trials takes 1 or more, got {trials}")
     with one_line():
         run = find_run(run)
         settings = read_settings(run)
@@ -49,12 +49,12 @@ def run(
             _check_matrix(confusion, settings.task)
         kinds = rotations or settings.protocol.test_rotations
         with joined(device or settings.machine.device) as here:
-            tested = results.measure(run, kinds, times, here)
+            tested = results.measure(run, kinds, trials, here)
         if not here.writes:
             return 0
         print(results.lines(tested.reports))
-        counts = {kind: reduce(add, every) for kind, every in tested.counts.items()}  # of all times
-        if details := results.details(tested.task, counts, times):
+        counts = {kind: reduce(add, every) for kind, every in tested.counts.items()}  # of all trials
+        if details := results.details(tested.task, counts, trials):
             print(f"\n{details}")
         if confusion is not None:
             _write_matrix(confusion, counts, tested.task.outputs)

@@ -32,7 +32,7 @@ def run(
     data: Literal["shapes", "modelnet40", "shapenet-part", "occupancy"] = "shapes",
     recipe: RecipeName = "fast",
     only: tuple[str, ...] = (),
-    times: int = 1,
+    trials: int = 1,
     out: Path | None = None,
     data_root: str | None = None,
     epochs: int | None = None,
@@ -51,7 +51,7 @@ def run(
         data: the data set; the paper's numbers are on modelnet40, shapenet-part and, of reconstruction, on ShapeNet.
         recipe: paper is the authors', of days on a processor; fast is ours, of hours.
         only: some rows (vn-dgcnn; VN-OccNet is vn-pointnet) or runs (vn-dgcnn-z).
-        times: how often each cell is tested, each time with other poses: mean ± standard deviation.
+        trials: how often each cell is tested, each with other poses: mean ± standard deviation.
         out: folder of runs, TABLE.md and TABLE.png, by default runs/tables/DATA-RECIPE/TASK.
         data_root: where packs are; by default the environment's VN_DATA, or the platform's cache directory.
         epochs: other than the recipe's.
@@ -60,8 +60,8 @@ def run(
         device: cpu, cuda or cuda:1.
         threads: processor threads of a process.
     """
-    if times < 1:
-        raise UserError(f"--times takes 1 or more, got {times}")
+    if trials < 1:
+        raise UserError(f"--trials takes 1 or more, got {trials}")
     chosen = TABLES[table]
 
     def plan(row: Row, train: Rotations) -> Settings:
@@ -75,7 +75,7 @@ def run(
 
     folder = out or Path("runs") / "tables" / f"{data}-{recipe}" / chosen.task
     linear = recipe == "fast" and not chosen.about_frames and chosen.task != "reconstruction"
-    flags = {"epochs": epochs, "size": size, "seed": seed or None, "times": times if times > 1 else None}
+    flags = {"epochs": epochs, "size": size, "seed": seed or None, "trials": trials if trials > 1 else None}
     changed = "".join(f" --{flag} {value}" for flag, value in flags.items() if value is not None)
     command = f"vn tables {table} --data {data} --recipe {recipe}{changed}"
     about = f"Ours: {data}, `{command}`" + ", with linear frames." * linear
@@ -83,7 +83,7 @@ def run(
         for row in chosen.rows:
             check(plan(row, chosen.columns[0][0]), world.expected())
         with joined(device) as here:
-            text = tables.fill(chosen, plan, folder, name=table, only=only, times=times, about=about, world=here)
+            text = tables.fill(chosen, plan, folder, name=table, only=only, trials=trials, about=about, world=here)
         if here.writes:
             print(text)
     return 0

@@ -91,11 +91,11 @@ def equivariance_error(
     gives: Kind | Sequence[Kind] = "vectors",
     group: Group | str = "SO3",
     *,
-    times: int = 3,
+    trials: int = 3,
     seed: int = 0,
     degree: float | None = None,
 ) -> float:
-    """Largest `‖f(g x) - g f(x)‖ / ‖f(x)‖` over `times` random elements g of the group; 0 is perfect, 1 is hopeless.
+    """Largest `‖f(g x) - g f(x)‖ / ‖f(x)‖` over `trials` random elements g of the group; 0 is perfect, 1 is hopeless.
 
     `x` is the input or a tuple of inputs, `takes` and `gives` say what inputs and outputs are (one word for all, or one
     each). Group `"scale"` expects vectors and points to scale along and scalars to stay, unless `degree` says with
@@ -111,7 +111,7 @@ def equivariance_error(
     generator = torch.Generator().manual_seed(seed)
     network = copy.deepcopy(module) if isinstance(module, nn.Module) else module
     worst = 0.0
-    for _ in range(times):
+    for _ in range(trials):
         g = draw(group, inputs[0], takes[0], generator)
         before = outputs_of(network, inputs)
         after = outputs_of(network, tuple(g.act(i, kind) for i, kind in zip(inputs, takes, strict=True)))

@@ -251,9 +251,9 @@ def measure(
     kind: Rotations,
     world: World | None = None,
     *,
-    turn: int = 0,
+    trial: int = 0,
 ) -> Counts:
-    """The counts of a whole data set, every cloud once, in its fixed pose number `turn`.
+    """The counts of a whole data set, every cloud once, in its fixed pose of this `trial`.
 
     Batches are the same whatever the number of processes, which take them in turn.
     """
@@ -264,7 +264,7 @@ def measure(
     # A process without a batch counts nothing of the first one, so that there is something to add.
     for number in range(world.rank, max(len(batches), world.rank + 1), world.size):
         indices = batches[number] if number < len(batches) else batches[0]
-        cloud = sets.posed_batch(data, indices, settings.clouds, kind, settings.machine.seed, turn)
+        cloud = sets.posed_batch(data, indices, settings.clouds, kind, settings.machine.seed, trial)
         cloud = cloud.to(world.device)
         with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=settings.machine.bf16):
             logits = task.logits(model, cloud)
@@ -283,9 +283,9 @@ def report(task: Task, counts: Counts) -> dict[str, float]:
 
 
 def evaluate(
-    folder: Path, rotations: Sequence[Rotations], times: int = 1, world: World | None = None
+    folder: Path, rotations: Sequence[Rotations], trials: int = 1, world: World | None = None
 ) -> tuple[Task, dict[Rotations, list[Counts]]]:
-    """Test the best model of a run on the test set, in `times` poses of each cloud: the task, the counts each time."""
+    """Test the best model of a run on the test set, in `trials` poses of each cloud: the task, the counts of each."""
     world = world or World()
     settings = read_settings(folder)
     if settings.machine.threads is not None:
@@ -299,7 +299,7 @@ def evaluate(
     sets.check_data(model, sets.meaning(settings, task, data), folder / store.BEST)
     try:
         return task, {
-            kind: [measure(model, task, data, settings, kind, world, turn=turn) for turn in range(times)]
+            kind: [measure(model, task, data, settings, kind, world, trial=trial) for trial in range(trials)]
             for kind in rotations
         }
     except DataError:

@@ -14,7 +14,7 @@ from .run import LOCK, TrainingError, writing
 from .world import World
 
 TEST = "test.json"
-Results = dict[Rotations, list[dict[str, float]]]  # for every kind of rotations one report for every time
+Results = dict[Rotations, list[dict[str, float]]]  # for every kind of rotations one report for every trial
 
 
 class Tested(NamedTuple):
@@ -25,18 +25,18 @@ class Tested(NamedTuple):
     counts: dict[Rotations, list[Counts]]
 
 
-def record(folder: Path, rotations: Sequence[Rotations], times: int = 1, world: World | None = None) -> Tested:
+def record(folder: Path, rotations: Sequence[Rotations], trials: int = 1, world: World | None = None) -> Tested:
     """Test the best model of a run, and write the reports to its folder beside those that are there."""
-    tested = measure(folder, rotations, times, world)
+    tested = measure(folder, rotations, trials, world)
     if world is None or world.writes:
         add(folder, tested.reports)
     return tested
 
 
-def measure(folder: Path, rotations: Sequence[Rotations], times: int = 1, world: World | None = None) -> Tested:
+def measure(folder: Path, rotations: Sequence[Rotations], trials: int = 1, world: World | None = None) -> Tested:
     """Test the best model of a run, and write nothing yet."""
     read(folder)  # a file that cannot be added to is said before all the work
-    task, counted = loop.evaluate(folder, rotations, times, world)
+    task, counted = loop.evaluate(folder, rotations, trials, world)
     reports: Results = {kind: [loop.report(task, counts) for counts in every] for kind, every in counted.items()}
     return Tested(reports, task, counted)
 
@@ -74,7 +74,7 @@ def _is_report(item: tuple[object, object]) -> bool:
 
 
 def spread(reports: Sequence[dict[str, float]], name: str) -> str:
-    """Mean ± standard deviation over the times, or the number alone if there was one.
+    """Mean ± standard deviation over the trials, or the number alone if there was one.
 
     >>> spread([{"accuracy": 80.0}, {"accuracy": 82.0}], "accuracy")
     '81.00 ± 1.41'
@@ -96,10 +96,10 @@ def lines(results: Results) -> str:
     return "\n".join([head, *rows])
 
 
-def details(task: Task, counts: Mapping[Rotations, Counts], times: int = 1) -> str:
+def details(task: Task, counts: Mapping[Rotations, Counts], trials: int = 1) -> str:
     """A table for the console, a row for every class: its score in percent under each kind of rotations.
 
-    The counts are sums over so many times.
+    The counts are sums over so many trials.
     """
     every = {kind: task.by_class(counted) for kind, counted in counts.items()}
     first = next(iter(every.values()))
@@ -111,7 +111,7 @@ def details(task: Task, counts: Mapping[Rotations, Counts], times: int = 1) -> s
     if any(one.mistakes for one in mistakes):
         head += f"  mistaken for ({list(every)[-1]})"
     rows = [
-        f"{one.name.ljust(width)}{one.clouds // times:7,}"
+        f"{one.name.ljust(width)}{one.clouds // trials:7,}"
         + "".join(f"{reports[i].score:8.2f}" for reports in every.values())
         + f"  {mistakes[i].mistakes}"
         for i, one in enumerate(first)

@@ -167,12 +167,12 @@ def training_batch(data: Dataset, indices: Tensor, settings: Settings, epoch: in
     return Cloud.stack(prepared)
 
 
-def posed_batch(data: Dataset, indices: Tensor, clouds: Clouds, kind: Rotations, seed: int, time: int = 0) -> Cloud:
-    """Clouds for validation and test: each has its own points, and one pose for every `time`, fixed by the seed."""
+def posed_batch(data: Dataset, indices: Tensor, clouds: Clouds, kind: Rotations, seed: int, trial: int = 0) -> Cloud:
+    """Clouds for validation and test: each has its own points, and one pose for every `trial`, fixed by the seed."""
     prepared = []
     for index, cloud in zip(indices.tolist(), _each(data.batch(indices)), strict=True):
         chosen = _in_its_ball(few_points(cloud, index, clouds, seed), clouds)
-        prepared.append(chosen.rotate(pose(kind, index, seed, time)))
+        prepared.append(chosen.rotate(pose(kind, index, seed, trial)))
     return Cloud.stack(prepared)
 
 
@@ -182,9 +182,9 @@ def few_points(cloud: Cloud, index: int, clouds: Clouds, seed: int) -> Cloud:
     return noisy(Subset(clouds.points)(cloud, generator), clouds, generator)
 
 
-def pose(kind: Rotations, index: int, seed: int, time: int = 0) -> Tensor:
+def pose(kind: Rotations, index: int, seed: int, trial: int = 0) -> Tensor:
     """The rotation of a cloud in validation and test."""
-    return rotations.draw(kind, 1, generator=torch.Generator().manual_seed(seed_of(seed, "pose", time, index)))[0]
+    return rotations.draw(kind, 1, generator=torch.Generator().manual_seed(seed_of(seed, "pose", trial, index)))[0]
 
 
 def points_at(settings: Settings, epoch: int) -> int:

@@ -68,10 +68,10 @@ def spread(data: Dataset, number: int) -> list[int]:
     return [i * len(data) // number for i in range(number)]
 
 
-def scan(data: Dataset, index: int, settings: Settings, kind: Rotations, turn: int = 0) -> tuple[Cloud, Cloud]:
-    """A test shape as its few noisy points, and whole, both in the pose of the test number `turn`."""
+def scan(data: Dataset, index: int, settings: Settings, kind: Rotations, trial: int = 0) -> tuple[Cloud, Cloud]:
+    """A test shape as its few noisy points, and whole, both in the pose of this `trial`."""
     seed, whole = settings.machine.seed, data[index]
-    R = sets.pose(kind, index, seed, turn)
+    R = sets.pose(kind, index, seed, trial)
     return sets.few_points(whole, index, settings.clouds, seed).rotate(R), whole.rotate(R)
 
 

@@ -68,7 +68,7 @@ def fill(
     out: Path,
     *,
     only: Sequence[str] = (),
-    times: int = 1,
+    trials: int = 1,
     name: str = "table",
     about: str = "",
     world: World | None = None,
@@ -91,10 +91,10 @@ def fill(
                 print(f"training {job.name} in {job.folder}", flush=True)
             loop.fit(job.settings, job.folder, world, resume=begun)
         tested = results.read(job.folder)
-        missing = [kind for kind in job.settings.protocol.test_rotations if len(tested.get(kind, [])) < times]
+        missing = [kind for kind in job.settings.protocol.test_rotations if len(tested.get(kind, [])) < trials]
         world.wait()
         if missing:
-            results.record(job.folder, missing, times, world)
+            results.record(job.folder, missing, trials, world)
         text = _write(table, every, out, name, about, world)
     return text
 

@@ -65,5 +65,7 @@ def confusion(
         axes.set_title(title)
         axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
         axes.set_yticks(range(len(names)), names if i == 0 else [""] * len(names), fontsize=7)
-        axes.set_xlabel("called")
+        axes.set_xlabel("predicted class")
+        if i == 0:
+            axes.set_ylabel("true class")
     return figure
