@@ -2,12 +2,11 @@
 
 import errno
 import os
-import time
-from pathlib import Path
 
 import numpy as np
 import published
 import pytest
+from busy import failing
 
 from vector_neurons.data import DataError, Folder, build, folder, modelnet40, reading
 from vector_neurons.data.pack import open_pack
@@ -24,26 +23,10 @@ def own(tmp_path):
     return source
 
 
-def failing(monkeypatch, file, number, times, method="open"):
-    """A file system that fails so many times to give one file."""
-    calls, original = [], getattr(Path, method)
-
-    def fail(self, *arguments, **options):
-        if self == file:
-            calls.append(self)
-            if len(calls) <= times:
-                raise OSError(number, os.strerror(number), str(self))
-        return original(self, *arguments, **options)
-
-    monkeypatch.setattr(Path, method, fail)
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    return calls
-
-
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE])
 def test_a_busy_system_is_asked_again_and_no_file_is_left_out(own, tmp_path, monkeypatch, number):
     whole = folder.convert(own, tmp_path / "whole").read_bytes()
-    failing(monkeypatch, own / "cup" / "1.npy", number, 2)
+    failing(monkeypatch, (own / "cup" / "1.npy").__eq__, number, 2)
     assert folder.convert(own, tmp_path / "again").read_bytes() == whole
 
 
@@ -51,7 +34,7 @@ def test_a_busy_system_is_asked_again_and_no_file_is_left_out(own, tmp_path, mon
 def test_what_the_system_does_not_give_stops_a_conversion(own, tmp_path, monkeypatch, number):
     whole = folder.convert(own, tmp_path / "whole").read_bytes()
     with monkeypatch.context() as broken:
-        failing(broken, own / "cup" / "1.npy", number, 99)
+        failing(broken, (own / "cup" / "1.npy").__eq__, number, 99)
         with pytest.raises(DataError, match=rf"1\.npy cannot be read: {os.strerror(number)}; no pack was written") as e:
             Folder(own, "all", tmp_path / "root")
         assert "\n" not in str(e.value)
@@ -61,11 +44,11 @@ def test_what_the_system_does_not_give_stops_a_conversion(own, tmp_path, monkeyp
 
 def test_a_published_file_that_the_system_does_not_give_is_not_skipped(tmp_path, monkeypatch):
     source = published.modelnet_text(tmp_path / "text")
-    failing(monkeypatch, source / "chair" / "chair_0001.txt", errno.EACCES, 99, "read_bytes")
+    failing(monkeypatch, (source / "chair" / "chair_0001.txt").__eq__, errno.EACCES, 99, "read_bytes")
     with pytest.raises(DataError, match=r"Permission denied: .*chair_0001\.txt; no pack was written"):
         modelnet40.convert(source, tmp_path, skip_damaged=True)
     file = published.modelnet_npz(tmp_path / "modelnet40.npz")
-    failing(monkeypatch, file, errno.EACCES, 99)
+    failing(monkeypatch, file.__eq__, errno.EACCES, 99)
     with pytest.raises(PermissionError):
         modelnet40.convert(file, tmp_path)
 

@@ -5,19 +5,22 @@ import io
 import os
 import resource
 import sys
-import time
 import tracemalloc
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import published
 import pytest
+from busy import failing
 
 from vector_neurons.mesh import MeshError, MeshWarning, UnreadableError, read, stored, write
 from vector_neurons.mesh.mesh import Mesh
 
 MB = 2**20
+
+
+def is_a(file):
+    return file.name.startswith("a.")
 
 
 def header(shape, dtype="<f8"):
@@ -152,22 +155,6 @@ def test_only_regular_files_are_opened(tmp_path, suffix):
         assert "\n" not in str(error.value)
 
 
-def failing(monkeypatch, method, number, times):
-    """A file system that fails so many times."""
-    calls, original = [], getattr(Path, method)
-
-    def fail(self, *arguments, **options):
-        if self.name.startswith("a."):
-            calls.append(self)
-            if len(calls) <= times:
-                raise OSError(number, os.strerror(number), str(self))
-        return original(self, *arguments, **options)
-
-    monkeypatch.setattr(Path, method, fail)
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    return calls
-
-
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.EIO, errno.EMFILE, errno.ESTALE, errno.EINTR])
 @pytest.mark.parametrize(
     ("suffix", "method"), [("ply", "read_bytes"), ("ply", "stat"), ("npz", "open"), ("npy", "open")]
@@ -180,9 +167,9 @@ def test_a_busy_system_is_asked_again(tmp_path, monkeypatch, suffix, method, num
         np.savez(path, points=published.cloud(0, 8))
     else:
         np.save(path, published.cloud(0, 8))
-    failing(monkeypatch, method, number, 2)
+    failing(monkeypatch, is_a, number, 2, method)
     assert len(read(path).vertices) == 8
-    calls = failing(monkeypatch, method, number, 99)
+    calls = failing(monkeypatch, is_a, number, 99, method)
     with pytest.raises(UnreadableError, match=f"cannot be read: {os.strerror(number)}$") as error:
         read(path)
     assert isinstance(error.value, MeshError)
@@ -192,7 +179,7 @@ def test_a_busy_system_is_asked_again(tmp_path, monkeypatch, suffix, method, num
 
 def test_permission_denied_is_no_damage(tmp_path, monkeypatch):
     np.save(tmp_path / "a.npy", published.cloud(0, 8))
-    calls = failing(monkeypatch, "open", errno.EACCES, 99)
+    calls = failing(monkeypatch, is_a, errno.EACCES, 99)
     with pytest.raises(UnreadableError, match=r"a\.npy cannot be read: Permission denied$"):
         read(tmp_path / "a.npy")
     assert len(calls) == 1  # there is no use in waiting

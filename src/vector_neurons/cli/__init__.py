@@ -63,10 +63,10 @@ def main() -> None:
     except UserError as error:
         print(f"vn {verb}: {error}", file=sys.stderr)
         sys.exit(error.code)
+    except BrokenPipeError:  # whoever reads our output has seen enough: `vn train --help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + SIGPIPE)
     except (OSError, MemoryError) as error:
-        if isinstance(error, BrokenPipeError):  # whoever reads our output has seen enough: `vn train --help | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(128 + SIGPIPE)
         print(f"vn {verb}: {first_line(error)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -256,14 +256,11 @@ class VNLayerNorm(nn.Module):
         return theirs(x * scale.unsqueeze(-2).to(x.dtype))
 
 
-class VNSoftplus(nn.Module):
+class VNSoftplus(VNLeakyReLU):
     """A smooth VN-LeakyReLU: removes a share `(1 - cos) / 2` of the part of x along its direction, by their angle."""
 
     def __init__(self, in_channels: int, share_nonlinearity: bool = False, negative_slope: float = 0.0) -> None:
-        super().__init__()
-        _check_slope(self, negative_slope)
-        self.map_to_dir = _direction(in_channels, in_channels, share_nonlinearity)
-        self.negative_slope = negative_slope
+        super().__init__(in_channels, share_nonlinearity, negative_slope)
 
     def forward(self, x: Tensor) -> Tensor:
         x = ours(x)

@@ -29,9 +29,9 @@ ABOUT: dict[str, Any] = {"name": "", "layout": "", "classes": [], "splits": {}}
 MORE: dict[str, Any] = {"published": {}, "damaged": [], "overlap": {}, "overlap_dropped": False, "ids": {}, "notes": []}
 
 
-def complaint(about: Any, arrays: Mapping[str, Tensor], *, values: bool = True) -> str | None:
-    """What is wrong with the content of a pack, if anything; with `values` every whole number is looked at."""
-    return _about(about) or _shapes(about, arrays) or (_values(about, arrays) if values else None)
+def complaint(about: Any, arrays: Mapping[str, Tensor]) -> str | None:
+    """What is wrong with the content of a pack, if anything. Of its numbers, only the whole ones are looked at."""
+    return _about(about) or _shapes(about, arrays) or _values(about, arrays)
 
 
 def _about(about: Mapping[str, Any]) -> str | None:

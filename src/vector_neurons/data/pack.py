@@ -45,7 +45,7 @@ class Pack:
     arrays: dict[str, Tensor] = field(repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.path,)  # another process maps the file itself, instead of being sent its content
+        return open_pack, (self.path,)  # another process maps the file itself, instead of being sent its content
 
     @property
     def splits(self) -> dict[str, int]:
@@ -89,12 +89,9 @@ def open_pack(
 
     `make` is the command that would make it, for the error when it is not there.
     """
-    return _open(pack_path(pack, root), kind, make)
-
-
-def _open(path: Path, kind: str | None = None, make: str = "vn data", *, values: bool = True) -> Pack:
     from safetensors import SafetensorError, safe_open
 
+    path = pack_path(pack, root)
     try:
         there = path.exists()
     except OSError as error:  # a name that is too long, a folder that may not be entered
@@ -118,14 +115,9 @@ def _open(path: Path, kind: str | None = None, make: str = "vn data", *, values:
         raise DataError(f"{path} has format {about.get('format')!r}, this version reads {FORMAT}: run `{make}` again")
     if kind is not None and about.get("name") != kind:
         raise DataError(f"{path} is a pack of {about.get('name')}, not of {kind}: make that with `{make}`")
-    if wrong := complaint(about, arrays, values=values):
+    if wrong := complaint(about, arrays):
         raise DataError(f"{path} is damaged: {wrong}; make it again with `{make}`")
     return Pack(path, MORE | about, arrays)
-
-
-def _again(path: Path) -> Pack:
-    """Open a pack whose numbers another process has looked at."""
-    return _open(path, values=False)
 
 
 def verify(path: Path) -> str:

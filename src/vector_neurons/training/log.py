@@ -118,9 +118,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     lines, damaged = [], []
     for number, text in enumerate(texts, 1):
         try:
-            line = json.loads(text)
-            _check_line(line)
-            lines.append(line)
+            lines.append(_parse_line(text))
         except (ValueError, RecursionError):
             damaged.append(number)
     if damaged:
@@ -128,14 +126,13 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         warnings.warn(f"{path} is damaged and incomplete: line {where} cannot be read", stacklevel=2)
     elif cut:
         with contextlib.suppress(ValueError, RecursionError):  # whole but for its end
-            line = json.loads(cut)
-            _check_line(line)
-            lines.append(line)
+            lines.append(_parse_line(cut))
     return lines
 
 
-def _check_line(line: Any) -> None:
-    """Refuse what is no line of metrics."""
+def _parse_line(text: str) -> dict[str, Any]:
+    """A line of metrics; what is none is refused."""
+    line: Any = json.loads(text)
     if not isinstance(line, dict) or type(line.get("epoch")) is not int:
         raise ValueError("no epoch")
     for part in ("train", "val"):
@@ -144,6 +141,7 @@ def _check_line(line: Any) -> None:
             raise ValueError(f"no {part}")
         if not all(isinstance(x, int | float) for x in numbers.values()):
             raise ValueError(f"{part} has no numbers")
+    return line
 
 
 def restore_metrics(folder: Path, history: list[dict[str, Any]]) -> list[int]:
