@@ -59,9 +59,9 @@ def _knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
     x = x * power_of_two(present, (1, 2))  # the same neighbours, and squares in range
     order = _canonical_order(x, mask)
     x = x.gather(1, order.unsqueeze(-1).expand_as(x))  # from here on, ties go to the lower index
-    if x.device.type == "cpu" and kernels.native(x):  # CUDA has native blocks, not this
+    if x.device.type == "cpu" and kernels.applicable(x):  # CUDA has native blocks, not this
         sizes = mask.sum(1) if mask is not None else torch.full((batch,), points)
-        found = torch.ops.vector_neurons.nearest(x, sizes, k, include_self, tie_tolerance(x.dtype))
+        found = torch.ops.vector_neurons.knn_canonical(x, sizes, k, include_self, tie_tolerance(x.dtype))
     elif x.device.type == "cpu" and mask is None and points >= TREE_POINTS and x.shape[2] <= TREE_DIMENSION:
         found = torch.stack([_search_tree(cloud, k, include_self) for cloud in x])
     else:

@@ -19,12 +19,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from .._constants import RELATIVE_FLOOR as RELATIVE_FLOOR
 from ..geometry.neighbours import tie_tolerance
 from ..typing import Directions, Frames, Mask, Scalars, Vectors
 
 Scalar = Callable[[Tensor], Tensor]
-
-RELATIVE_FLOOR = 1e-3
 
 
 def _wide(x: Tensor) -> Tensor:

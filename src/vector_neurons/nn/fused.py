@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import kernels
-from ..kernels.block import Rows, bend, images, moments, padded
+from ..kernels.ops import BlockInput, length_sums, norm_leaky_relu, padded, project
 from . import sync
 from .unbuilt import Edges, WithMean
 
@@ -26,7 +26,7 @@ Moments = Callable[[], Tensor]
 
 
 class Lengths(NamedTuple):
-    """What becomes of the length of a vector, in every channel, see `kernels.block.bend`."""
+    """What becomes of the length of a vector, in every channel, see `kernels.ops.norm_leaky_relu`."""
 
     scale: Tensor
     shift: Tensor
@@ -44,7 +44,7 @@ def applies(x: Tensor | Edges | WithMean) -> bool:
     """Whether the kernels can work on this: on a CPU, in 3-D, in full precision."""
     tensor = x if isinstance(x, Tensor) else x.x
     shaped = tensor.shape[-2] == 3 and tensor.ndim > (2 if isinstance(x, WithMean) else 1)
-    return shaped and tensor.numel() > 0 and kernels.native(tensor)
+    return shaped and tensor.numel() > 0 and kernels.applicable(tensor)
 
 
 def autocast(x: Tensor | Edges | WithMean) -> bool:
@@ -70,40 +70,40 @@ def block(
     shape = x.neighbours.shape if isinstance(x, Edges) else source.shape[:-2]
     together, channels, feature = shape[-1] if shape else 1, len(feature), _pad(feature)
     rows = _rows(x, torch.cat([feature, _pad(direction)]).mT)
-    norm, batch = _norm(lambda: moments(rows, len(feature), eps), rows, settings, channels)
+    norm, batch = _norm(lambda: length_sums(rows, len(feature), eps), rows, settings, channels)
     norm = F.pad(norm, (0, len(feature) - channels))
     directions = 1 if len(direction) == 1 else len(feature)
     if not pool:
-        return bend(rows, norm, directions, channels, 1, slope, eps, batch=batch).view(*shape, 3, channels)
+        return norm_leaky_relu(rows, norm, directions, channels, 1, slope, eps, batch=batch).view(*shape, 3, channels)
     group = _group(together)
-    bent = bend(rows, norm, directions, channels, group, slope, eps, batch=batch)
+    bent = norm_leaky_relu(rows, norm, directions, channels, group, slope, eps, batch=batch)
     return bent.view(*shape[:-1], together // group, 3, channels).mean(-3)
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """The linear map alone, of the features of points."""
-    return images(x, weight.mT)
+    return project(x, weight.mT)
 
 
 def batch_norm(x: Tensor, settings: Settings, *, eps: float | None) -> Tensor:
     """The norm alone."""
     channels = x.shape[-1]
-    rows = Rows(x.reshape(1, -1, 3, channels).contiguous())  # as it is: padding would copy it
-    norm, batch = _norm(lambda: moments(rows, channels, eps), rows, settings, channels)
-    return bend(rows, norm, 0, channels, 1, 1.0, eps, batch=batch).view(x.shape)
+    rows = BlockInput(x.reshape(1, -1, 3, channels).contiguous())  # as it is: padding would copy it
+    norm, batch = _norm(lambda: length_sums(rows, channels, eps), rows, settings, channels)
+    return norm_leaky_relu(rows, norm, 0, channels, 1, 1.0, eps, batch=batch).view(x.shape)
 
 
 def leaky_relu(q: Tensor, k: Tensor, slope: float, *, eps: float | None) -> Tensor:
     """The non-linearity alone."""
     channels, directions = q.shape[-1], k.shape[-1]
-    rows = Rows(torch.cat([q, k], dim=-1).reshape(1, -1, 3, channels + directions))
-    return bend(rows, _unchanged(q, channels), directions, channels, 1, slope, eps).view(q.shape)
+    rows = BlockInput(torch.cat([q, k], dim=-1).reshape(1, -1, 3, channels + directions))
+    return norm_leaky_relu(rows, _unchanged(q, channels), directions, channels, 1, slope, eps).view(q.shape)
 
 
 def read_pool(x: Tensor, overall: Tensor | None, frame: Tensor) -> tuple[Tensor, Tensor]:
     """Maximum and mean, over points, of what vectors (and with `overall` their mean) are in each point's frame."""
     mean = x.new_empty(x.shape[0], 3, 0) if overall is None else overall.squeeze(1)
-    largest, average, _ = torch.ops.vector_neurons.read_pool(x.contiguous(), mean.contiguous(), frame.contiguous())
+    largest, average, _ = torch.ops.vector_neurons.frame_pool(x.contiguous(), mean.contiguous(), frame.contiguous())
     return largest.flatten(1), average.flatten(1)
 
 
@@ -121,12 +121,12 @@ def _pad(weight: Tensor) -> Tensor:
     return F.pad(weight, (0, 0, 0, padded(len(weight)) - len(weight)))
 
 
-def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
+def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> BlockInput:
     """The images of `x` under a map `(channels, columns)`, which need not be made yet."""
     if isinstance(x, Edges):
         difference, own = weight.tensor_split(2)
         graph = x.neighbours.long().contiguous()
-        return Rows(_images(x.x, difference), _images(x.x, own - difference), graph=graph)
+        return BlockInput(_images(x.x, difference), _images(x.x, own - difference), neighbors=graph)
     mean = other = overall = None
     if isinstance(x, WithMean):
         weight, other = weight.tensor_split(2)
@@ -141,25 +141,25 @@ def _rows(x: Tensor | Edges | WithMean, weight: Tensor) -> Rows:
     if mean is not None and other is not None:
         overall = (mean.to(weight.dtype) @ other.to(weight.dtype)).reshape(x.shape[0], -1, 3, other.shape[1])
     if at_once:
-        return Rows(_images(x, weight), overall)
+        return BlockInput(_images(x, weight), overall)
     stored = None
     if differentiable and x.shape[-1] > FEW:
         with torch.no_grad():
-            stored = images(x, weight)
-    return Rows(x, overall, weight, stored)
+            stored = project(x, weight)
+    return BlockInput(x, overall, weight, stored)
 
 
 def _images(x: Tensor, weight: Tensor) -> Tensor:
-    return images(x, weight) if x.device.type == "cpu" else x @ weight
+    return project(x, weight) if x.device.type == "cpu" else x @ weight
 
 
 def _unchanged(like: Tensor, channels: int) -> Tensor:
     return torch.cat([like.new_ones(1, channels), like.new_zeros(4, channels)])
 
 
-def _norm(lengths: Moments, rows: Rows, settings: Settings | None, channels: int) -> tuple[Tensor, int]:
+def _norm(lengths: Moments, rows: BlockInput, settings: Settings | None, channels: int) -> tuple[Tensor, int]:
     """The settings as the kernels take them, `(5, channels)`, and whose statistics they are; None changes no length."""
     if settings is None:
         return _unchanged(rows.like(), channels), 0
-    *found, batch = settings(lambda: lengths()[:, :channels], rows.number())
+    *found, batch = settings(lambda: lengths()[:, :channels], rows.num_rows())
     return torch.stack(found).to(rows.like().dtype), batch

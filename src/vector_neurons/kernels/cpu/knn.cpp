@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-#include "apart.h"
+#include "noinline.h"
 
 namespace {
 
@@ -55,7 +55,7 @@ struct Candidate {
 
 // The smallest of each of some groups of n values; groups take turns.
 template <typename T>
-APART void least_of_groups(const T* __restrict v, int64_t n, int64_t groups, T* __restrict least) {
+NOINLINE void least_of_groups(const T* __restrict v, int64_t n, int64_t groups, T* __restrict least) {
   std::fill(least, least + groups, std::numeric_limits<T>::infinity());
   for (int64_t start = 0; start < n; start += groups) {
     const int64_t count = std::min(groups, n - start);
@@ -64,7 +64,7 @@ APART void least_of_groups(const T* __restrict v, int64_t n, int64_t groups, T* 
 }
 
 template <typename T>
-APART int64_t count_within(const T* v, int64_t n, T limit) {
+NOINLINE int64_t count_within(const T* v, int64_t n, T limit) {
   int64_t count = 0;
 #pragma omp simd reduction(+ : count)
   for (int64_t i = 0; i < n; ++i) count += v[i] <= limit;
@@ -73,7 +73,7 @@ APART int64_t count_within(const T* v, int64_t n, T limit) {
 
 // The smallest and the largest that is finite, of n values.
 template <typename T>
-APART std::pair<T, T> finite_range(const T* v, int64_t n) {
+NOINLINE std::pair<T, T> finite_range(const T* v, int64_t n) {
   const T infinity = std::numeric_limits<T>::infinity();
   T low = infinity, high = -infinity;
 #pragma omp simd reduction(min : low) reduction(max : high)
@@ -119,7 +119,7 @@ struct Notes {
 
 // In the precision of A.
 template <typename A, typename T>
-APART A squared_distance(const T* __restrict a, const T* __restrict b, int64_t dim) {
+NOINLINE A squared_distance(const T* __restrict a, const T* __restrict b, int64_t dim) {
   A sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t d = 0; d < dim; ++d) sum += (A(a[d]) - A(b[d])) * (A(a[d]) - A(b[d]));
@@ -223,14 +223,14 @@ bool may_round() {
 // What the squared distances from one point, of this squared length, are at least, by its products with others, which
 // are off by up to `slack` of their length.
 template <typename P, typename T>
-APART void from_products(const P* __restrict product, const T* __restrict square, const T* __restrict length, T own,
+NOINLINE void from_products(const P* __restrict product, const T* __restrict square, const T* __restrict length, T own,
                          T slack, int64_t n, T* __restrict v) {
   for (int64_t j = 0; j < n; ++j) v[j] = square[j] + own - 2 * T(product[j]) - slack * length[j];
 }
 
 // Squared distances from one point, by differences of coordinates (dim, points).
 template <typename T>
-APART void from_differences(const T* query, const T* columns, int64_t points, int64_t dim, int64_t n, T* __restrict v) {
+NOINLINE void from_differences(const T* query, const T* columns, int64_t points, int64_t dim, int64_t n, T* __restrict v) {
   std::fill(v, v + n, T(0));
   for (int64_t d = 0; d < dim; ++d) {
     const T* __restrict column = columns + d * points;
@@ -382,7 +382,7 @@ struct Leaves {
 
 // Squared distances of a query from the points of a leaf.
 template <typename T>
-APART void to_points(const T* __restrict query, const T* __restrict coordinates, int64_t few, T* __restrict v) {
+NOINLINE void to_points(const T* __restrict query, const T* __restrict coordinates, int64_t few, T* __restrict v) {
   for (int64_t i = 0; i < LEAF; ++i) v[i] = 0;
   for (int64_t d = 0; d < few; ++d)
     for (int64_t i = 0; i < LEAF; ++i) {
@@ -393,7 +393,7 @@ APART void to_points(const T* __restrict query, const T* __restrict coordinates,
 
 // Squared distances of a query from boxes (few, count) between two corners.
 template <typename T>
-APART void to_boxes(const T* __restrict query, const T* __restrict low, const T* __restrict high, int64_t few,
+NOINLINE void to_boxes(const T* __restrict query, const T* __restrict low, const T* __restrict high, int64_t few,
                     int64_t count, T* __restrict v) {
   for (int64_t c = 0; c < count; ++c) v[c] = 0;
   for (int64_t d = 0; d < few; ++d)
@@ -502,4 +502,4 @@ Tensor nearest(const Tensor& x, const Tensor& present, int64_t k, bool include_s
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) { m.impl("nearest", &nearest); }
+TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) { m.impl("knn_canonical", &nearest); }

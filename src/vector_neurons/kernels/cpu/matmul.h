@@ -14,8 +14,8 @@
 
 #include <optional>
 
-#include "apart.h"
-#include "memory.h"
+#include "noinline.h"
+#include "page_pool.h"
 
 namespace vector_neurons {
 
@@ -27,7 +27,7 @@ constexpr int64_t WIDE = 32 / sizeof(T);  // numbers of a SIMD vector
 
 // R rows by C SIMD vectors of a weight, held in registers. Rows of the result end at `columns`, the weight's are padded.
 template <typename T, int R, int C>
-APART void tile(const T* x, int64_t inputs, const T* weight, int64_t padded, T* out, int64_t columns, int64_t left) {
+NOINLINE void tile(const T* x, int64_t inputs, const T* weight, int64_t padded, T* out, int64_t columns, int64_t left) {
   typedef T Lanes __attribute__((vector_size(WIDE<T> * sizeof(T)), aligned(alignof(T)), may_alias));
   Lanes sums[R][C] = {};
   for (int64_t i = 0; i < inputs; ++i)
@@ -81,7 +81,7 @@ class Product {
     else if (weight.size(0) == columns)
       at::mm_out(out, rows, weight.t());
     else {
-      Tensor padded = fresh({rows.size(0), weight.size(0)}, rows.options());
+      Tensor padded = allocate({rows.size(0), weight.size(0)}, rows.options());
       at::mm_out(padded, rows, weight.t());  // not mm: autocast would round what it is given
       out.copy_(padded.narrow(1, 0, columns));
     }
@@ -90,7 +90,7 @@ class Product {
   Tensor in(Tensor& room, const Tensor& rows) const {
     const at::AutoDispatchBelowADInplaceOrView plain;
     if (packed.defined()) return by_onednn(rows);
-    if (!room.defined() || room.size(0) < rows.size(0)) room = fresh({rows.size(0), columns}, rows.options());
+    if (!room.defined() || room.size(0) < rows.size(0)) room = allocate({rows.size(0), columns}, rows.options());
     Tensor out = room.narrow(0, 0, rows.size(0));
     (*this)(rows, out);
     return out;

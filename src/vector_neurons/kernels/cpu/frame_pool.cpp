@@ -6,7 +6,7 @@
 
 #include <torch/library.h>
 
-#include "rows.h"
+#include "block_input.h"
 
 using namespace vector_neurons;
 
@@ -22,7 +22,7 @@ struct Pools {
 
 // Reads the vectors (3, channels) of some points, or those that they share, in their frames (points, 3, 3).
 template <typename T>
-APART void read_some(const T* __restrict x, int64_t channels, bool shared, const T* __restrict frames, int64_t first,
+NOINLINE void read_some(const T* __restrict x, int64_t channels, bool shared, const T* __restrict frames, int64_t first,
                      int64_t last, int64_t c0, int64_t c1, Pools<T> pools) {
   for (int64_t j = 0; j < 3; ++j) {
     T* __restrict best = pools.best + j * pools.all, * __restrict sum = pools.sum + j * pools.all;
@@ -46,7 +46,7 @@ APART void read_some(const T* __restrict x, int64_t channels, bool shared, const
 
 // Gradients of the vectors of a point, written or added, and of its frame, added.
 template <typename T, bool ADD>
-APART void read_back(const T* __restrict x, const T* f, int64_t channels, const T* __restrict g, int64_t all,
+NOINLINE void read_back(const T* __restrict x, const T* f, int64_t channels, const T* __restrict g, int64_t all,
                      T* __restrict gx, T* __restrict gframe) {
   const T f00 = f[0], f01 = f[1], f02 = f[2], f10 = f[3], f11 = f[4], f12 = f[5], f20 = f[6], f21 = f[7], f22 = f[8];
   T s00 = 0, s01 = 0, s02 = 0, s10 = 0, s11 = 0, s12 = 0, s20 = 0, s21 = 0, s22 = 0;
@@ -116,7 +116,7 @@ std::tuple<Tensor, Tensor, Tensor> read_pool_backward(const Tensor& grad_largest
                                                       const Tensor& frame) {
   const int64_t clouds = x.size(0), points = x.size(1), channels = x.size(3), more = mean.size(2),
                 all = channels + more;
-  Tensor gx = fresh(x.sizes(), x.options()), gframe = at::zeros(frame.sizes(), frame.options());
+  Tensor gx = allocate(x.sizes(), x.options()), gframe = at::zeros(frame.sizes(), frame.options());
   Tensor gmean = at::zeros(mean.sizes(), mean.options());
   const Tensor top = grad_largest.contiguous(), every = (grad_average / points).contiguous();
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "read_pool_backward", [&] {
@@ -154,6 +154,6 @@ std::tuple<Tensor, Tensor, Tensor> read_pool_backward(const Tensor& grad_largest
 }  // namespace
 
 TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) {
-  m.impl("read_pool", &read_pool);
-  m.impl("read_pool_backward", &read_pool_backward);
+  m.impl("frame_pool", &read_pool);
+  m.impl("frame_pool_backward", &read_pool_backward);
 }

@@ -5,7 +5,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include "rows.h"
+#include "block_input.h"
 
 using namespace vector_neurons;
 
@@ -27,7 +27,7 @@ struct Settings {
 constexpr double RELATIVE_FLOOR = 1e-3;
 
 template <typename T>
-APART T mean_square(Row<T> k, int64_t w, int64_t channels) {
+NOINLINE T mean_square(Row<T> k, int64_t w, int64_t channels) {
   T sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t c = 0; c < w; ++c) {
@@ -67,7 +67,7 @@ inline T unless_zero(T square) {
 // Normalises and bends J rows that share their second; writes each to a place of its own, a row after the other, or
 // adds all to one sum.
 template <typename T, Direction D, bool SUM, int J>
-APART void bend_some(const std::array<Row<T>, J> rows, const std::array<T, J> least, Settings<T> s, T* __restrict to,
+NOINLINE void bend_some(const std::array<Row<T>, J> rows, const std::array<T, J> least, Settings<T> s, T* __restrict to,
                      Squares<T>& met) {
   const T eps = s.added(), less = s.slope - 1;
   const int64_t w = s.width, step = rows[0].step;
@@ -107,7 +107,7 @@ APART void bend_some(const std::array<Row<T>, J> rows, const std::array<T, J> le
 }
 
 template <typename T, typename Out>
-APART void store(const T* __restrict sum, T share, int64_t w, int64_t channels, Out* __restrict out) {
+NOINLINE void store(const T* __restrict sum, T share, int64_t w, int64_t channels, Out* __restrict out) {
   for (int64_t d = 0; d < 3; ++d)
     for (int64_t c = 0; c < channels; ++c) out[d * channels + c] = Out(share * sum[d * w + c]);
 }
@@ -192,7 +192,7 @@ struct Back {
 // Gradients of J rows that share their second, for channels c0 to c1; added to sums (2, width) those of scale and
 // shift.
 template <typename T, Direction D, Keep K, int J>
-APART void bend_back(const std::array<Back<T>, J> rows, int64_t c0, int64_t c1, Settings<T> s, T* __restrict own,
+NOINLINE void bend_back(const std::array<Back<T>, J> rows, int64_t c0, int64_t c1, Settings<T> s, T* __restrict own,
                      int64_t step, T* __restrict sums, Squares<T>& met) {
   static_assert(D != Direction::shared || J == 1);
   const T eps = s.added(), less = s.slope - 1, zero = shortest<T>();
@@ -266,7 +266,7 @@ APART void bend_back(const std::array<Back<T>, J> rows, int64_t c0, int64_t c1, 
 }
 
 template <typename T>
-APART void load_gradient(const T* __restrict from, int64_t w, int64_t channels, T share, T* __restrict g) {
+NOINLINE void load_gradient(const T* __restrict from, int64_t w, int64_t channels, T share, T* __restrict g) {
   for (int64_t d = 0; d < 3; ++d)
     for (int64_t c = 0; c < channels; ++c) g[d * w + c] = share * from[d * channels + c];
 }
@@ -287,7 +287,7 @@ Tensor bend_rows_back(const Rows& rows, const Settings<T>& s, int64_t pool, cons
   // Units whose sums are added up in the precision of the rows.
   const int64_t some_units = rows.index ? 1 : std::max<int64_t>(FLUSH / parts.unit, 1);
   std::vector<double> sums(parts.count * 2 * w, 0.0);
-  const Tensor weights = fresh({mapped ? parts.count : 0, rows.weight ? rows.weight->numel() : 0}, grad.options());
+  const Tensor weights = allocate({mapped ? parts.count : 0, rows.weight ? rows.weight->numel() : 0}, grad.options());
   std::vector<uint8_t> begun(parts.count, false);
   std::vector<std::vector<std::pair<int64_t, Tensor>>> second(parts.count);  // of some clouds, by part
   const auto back = mapped && out.a.numel() ? std::optional(Product(*rows.weight)) : std::nullopt;
@@ -391,7 +391,7 @@ Rows checked(const Tensor& a, const Maybe& b, const Maybe& weight, const Maybe& 
 Tensor bend(const Tensor& a, const Maybe& b, const Maybe& weight, const Maybe& images, const Maybe& index,
             const Tensor& norm, int64_t directions, int64_t channels, int64_t pool, double slope, double eps, int64_t) {
   const Rows rows = checked(a, b, weight, images, index, norm, directions, channels, pool);
-  Tensor out = fresh({rows.number / pool, 3, channels}, a.options());
+  Tensor out = allocate({rows.number / pool, 3, channels}, a.options());
   AT_DISPATCH_FLOATING_TYPES(rows.type(), "bend", [&] {
     const auto s = settings<scalar_t>(norm, channels, slope, eps, norm);
     by_direction(directions, [&](auto d) {
@@ -439,6 +439,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> bend_backward(const Tensor& grad, con
 
 // The schemas stand in operators.py: bodies for other devices share them.
 TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) {
-  m.impl("bend", &bend);
-  m.impl("bend_backward", &bend_backward);
+  m.impl("norm_leaky_relu", &bend);
+  m.impl("norm_leaky_relu_backward", &bend_backward);
 }

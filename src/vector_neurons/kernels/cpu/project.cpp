@@ -3,7 +3,7 @@
 
 #include <torch/library.h>
 
-#include "rows.h"
+#include "block_input.h"
 
 using namespace vector_neurons;
 
@@ -30,7 +30,7 @@ Tensor images(const Tensor& x, const Tensor& weight) {
               ") cannot map rows (", x.sizes(), ")");
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = weight.size(1);
-  Tensor out = fresh(shape, x.options());
+  Tensor out = allocate(shape, x.options());
   const Tensor rows = flat(x), to = flat(out);
   const Product product(weight.t());
   in_chunks(rows.size(0),
@@ -40,4 +40,4 @@ Tensor images(const Tensor& x, const Tensor& weight) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) { m.impl("images", &images); }
+TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) { m.impl("project", &images); }

@@ -29,8 +29,8 @@
 #include <limits>
 #include <vector>
 
-#include "apart.h"
-#include "products.h"
+#include "noinline.h"
+#include "matmul.h"
 
 namespace vector_neurons {
 
@@ -250,11 +250,11 @@ struct Gradients {
 
   // Of the sources of images only if they are wanted: that is a product.
   explicit Gradients(const Rows& rows, bool of_a = true)
-      : a(fresh(of_a || !rows.weight ? rows.a.sizes() : at::IntArrayRef({0}), rows.a.options())) {
+      : a(allocate(of_a || !rows.weight ? rows.a.sizes() : at::IntArrayRef({0}), rows.a.options())) {
     if (rows.index) a.zero_();  // edges add to it
-    b = fresh(rows.b && rows.index ? rows.b->sizes() : at::IntArrayRef({0}), a.options());
+    b = allocate(rows.b && rows.index ? rows.b->sizes() : at::IntArrayRef({0}), a.options());
     if (!rows.number) b.zero_();  // no edge will write it
-    weight = fresh({0}, a.options());
+    weight = allocate({0}, a.options());
   }
 };
 
@@ -270,7 +270,7 @@ class Sink {
     if (!rows.weight) return;
     start = begin;
     if (!images.defined() || images.size(0) < 3 * (end - begin))
-      images = fresh({3 * (end - begin), rows.columns}, rows.a.options()).zero_();
+      images = allocate({3 * (end - begin), rows.columns}, rows.a.options()).zero_();
   }
   // Where the gradient of a row is to be written; an edge's is to be added, there and to what is the point's own.
   T* at(int64_t m) {

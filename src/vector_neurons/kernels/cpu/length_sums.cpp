@@ -2,19 +2,19 @@
 
 #include <torch/library.h>
 
-#include "rows.h"
+#include "block_input.h"
 
 using namespace vector_neurons;
 
 namespace {
 
 template <typename T>
-APART void lengths(Row<T> x, int64_t w, T eps, T* __restrict n) {
+NOINLINE void lengths(Row<T> x, int64_t w, T eps, T* __restrict n) {
   for (int64_t c = 0; c < w; ++c) n[c] = length(x.at(0, c), x.at(1, c), x.at(2, c)) + eps;
 }
 
 template <typename T, int J>
-APART void add_moments(const std::array<Row<T>, J> rows, int64_t w, T eps, const T* centre, T* __restrict sums) {
+NOINLINE void add_moments(const std::array<Row<T>, J> rows, int64_t w, T eps, const T* centre, T* __restrict sums) {
   const int64_t step = rows[0].step;
   const T* b = rows[0].b;
 #pragma omp simd
@@ -34,7 +34,7 @@ APART void add_moments(const std::array<Row<T>, J> rows, int64_t w, T eps, const
 // The variance is a difference of the sums, and small where lengths are nearly equal: hence sums about a centre, the
 // lengths of some row, and float64.
 template <typename T>
-APART void flush(const T* centre, int64_t w, int64_t count, T* __restrict sums, double* __restrict out) {
+NOINLINE void flush(const T* centre, int64_t w, int64_t count, T* __restrict sums, double* __restrict out) {
   for (int64_t c = 0; c < w; ++c) {
     const double middle = centre[c], sum = sums[c], square = sums[w + c];
     out[c] += sum + count * middle;
@@ -73,7 +73,7 @@ Tensor moments_of(const Rows& rows, int64_t w, double eps) {
 
 // Gradient of a row from those of the sums of n and n².
 template <typename T>
-APART void length_back(Row<T> x, const T* g, int64_t w, int64_t c0, int64_t c1, T eps, bool add, T* __restrict to,
+NOINLINE void length_back(Row<T> x, const T* g, int64_t w, int64_t c0, int64_t c1, T eps, bool add, T* __restrict to,
                        T* __restrict own) {
   const T least = shortest<T>();
 #pragma omp simd
@@ -132,6 +132,6 @@ std::tuple<Tensor, Tensor> moments_backward(const Tensor& grad, const Tensor& a,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) {
-  m.impl("moments", &moments);
-  m.impl("moments_backward", &moments_backward);
+  m.impl("length_sums", &moments);
+  m.impl("length_sums_backward", &moments_backward);
 }
