@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from .._constants import RELATIVE_FLOOR
 from .._files import FileError, cache, check_regular, first_line, flush, locked, make_folder, read_json, sha256
 
 CPU = Path(__file__).parent / "cpu"
@@ -64,6 +65,7 @@ def flags() -> list[str]:
         "-fPIC",
         "-shared",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        f"-DVN_RELATIVE_FLOOR={RELATIVE_FLOOR!r}",
     ]
 
 

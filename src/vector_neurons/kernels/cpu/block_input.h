@@ -1,18 +1,19 @@
-// What the kernels of a vector-neuron block have in common: batch norm of lengths, leaky ReLU along a direction and, on
-// the edges of a graph, the mean over each point's neighbours. One row (the vectors of one edge) is held in registers
-// from beginning to end; edges never exist in memory, and the backward pass computes them again.
+// The factored input of a vector-neuron block, and how forward passes read it. A block is a batch norm of lengths, a
+// leaky ReLU along a direction and, on the edges of a graph, the mean over each point's neighbors. One row (the vectors
+// of one edge) stays in registers from beginning to end; edges are never stored, and the backward pass recomputes them.
 //
-// A row is (3, columns): features q in the first `width` columns, their directions k in the others, as many, one for
-// all features, or none. Widths are padded to a multiple of LANES with zeros, so that every loop over channels is made
-// of whole SIMD vectors (those of edges must be). Row m is a sum of two rows that do exist:
-//   edges of a graph       a[index[m]]: image at the neighbour    b[m / share]: image at the point itself, share = k
-//   points and their mean  a[m]: image at the point               b[m / share]: of the cloud's mean, share = its points
+// A row is (3, columns): features q in the first `width` columns, behind them their directions k, which are as many as
+// the features, one for all of them, or none. Widths are padded with zeros to a multiple of LANES, so that loops over
+// channels consist of whole SIMD vectors (this is required of edges). Row m is the sum of two stored rows:
+//   edges of a graph       a[neighbors[m]] of the neighbor + b[m / rows_per_b] of the point itself, both projected
+//   points and their mean  a[m] of the point               + b[m / rows_per_b] of the cloud's mean, both projected
 //   anything else          a[m] only
-// Without a graph, a weight (inputs, columns) can map a[m]. Such images are made for a chunk of rows at a time, which
-// stays in cache, unless they are given, too; their gradients always are. Where no gradient is wanted, a weight in
-// float64 may map rows of float32: everything is then done in float64, and the result rounded once.
+// Without a graph, a weight (inputs, columns) can project a[m]. Projected features are computed for one chunk of rows
+// at a time, which stays in cache, unless they are passed in as well; their gradients are always computed that way.
+// Without a gradient, a weight in float64 may project rows in float32: all arithmetic is then in float64, and the
+// result is rounded once.
 //
-// The loops are plain: compilers vectorise them for the machine they are told to build for.
+// Loops are written in plain C++: compilers vectorize them for the machine given by -march.
 
 #pragma once
 
@@ -29,173 +30,177 @@
 #include <limits>
 #include <vector>
 
-#include "noinline.h"
 #include "matmul.h"
+#include "noinline.h"
 
 namespace vector_neurons {
 
 using at::Tensor;
 using Maybe = std::optional<Tensor>;
 
-// ---------------------------------------------------------------------------------------------------------- the rows
-
-// The two rows that one is the sum of; coordinates are a step apart.
+// A row as the sum of two stored rows; coordinates are `stride` elements apart.
 template <typename T>
-struct Row {
+struct SummedRow {
   const T *a, *b;
-  int64_t step;
-  T at(int64_t d, int64_t column) const { return a[d * step + column] + b[d * step + column]; }
-  Row from(int64_t column) const { return {a + column, b + column, step}; }
+  int64_t stride;
+  T at(int64_t d, int64_t column) const { return a[d * stride + column] + b[d * stride + column]; }
+  SummedRow from(int64_t column) const { return {a + column, b + column, stride}; }
 };
 
-// The points of a cloud in an order in which most have a neighbour before them, whose own neighbours are theirs, too:
-// what they read is then still in cache. Depth first; a graph that leads out of the points has no such order.
-inline void walk(const int64_t* neighbours, int64_t points, int64_t k, int64_t first, int64_t* order) {
-  std::vector<int64_t> path, tried(points, 0);
-  std::vector<bool> seen(points, false);
+// Depth-first order of a cloud's points along the graph: consecutive points share neighbors, whose rows are then still
+// in cache. All edges must lead to points of the cloud.
+inline void depth_first_order(const int64_t* neighbors, int64_t points, int64_t k, int64_t first, int64_t* order) {
+  std::vector<int64_t> stack, next_edge(points, 0);
+  std::vector<bool> visited(points, false);
   for (int64_t start = 0; start < points; ++start) {
-    for (int64_t next = start; next >= 0 && !seen[next];) {
-      seen[next] = true, *order++ = first + next, path.push_back(next), next = -1;
-      while (!path.empty() && next < 0) {
-        const int64_t here = path.back();
-        while (tried[here] < k && seen[neighbours[here * k + tried[here]]]) ++tried[here];
-        if (tried[here] < k)
-          next = neighbours[here * k + tried[here]];
+    for (int64_t next = start; next >= 0 && !visited[next];) {
+      visited[next] = true, *order++ = first + next, stack.push_back(next), next = -1;
+      while (!stack.empty() && next < 0) {
+        const int64_t here = stack.back();
+        while (next_edge[here] < k && visited[neighbors[here * k + next_edge[here]]]) ++next_edge[here];
+        if (next_edge[here] < k)
+          next = neighbors[here * k + next_edge[here]];
         else
-          path.pop_back();
+          stack.pop_back();
       }
     }
   }
 }
 
-// How the rows are made.
-struct Rows {
+// The checked arguments of an operator, and the layout of their rows.
+struct BlockInput {
   Tensor a;
-  Maybe b, weight, images, index;
-  std::optional<Product> map;
-  const int64_t* neighbours = nullptr;  // of the graph
-  std::vector<int64_t> order;           // in which to go through its points
-  int64_t columns, points, per_cloud, share, number;
+  Maybe b, weight, projected, neighbors;
+  std::optional<Matmul> matmul;  // by the weight, unless the projected features are given
+  const int64_t* neighbor_data = nullptr;
+  std::vector<int64_t> order;  // in which to process the points of a graph; empty: as they are numbered
+  int64_t columns, points, rows_per_cloud, rows_per_b, num_rows;
 
-  Rows(const Tensor& first, const Maybe& second, const Maybe& by, const Maybe& mapped, const Maybe& graph)
-      : a(first), b(second), weight(by), images(mapped), index(graph) {
+  BlockInput(const Tensor& a_, const Maybe& b_, const Maybe& weight_, const Maybe& projected_, const Maybe& neighbors_)
+      : a(a_), b(b_), weight(weight_), projected(projected_), neighbors(neighbors_) {
     TORCH_CHECK(a.dim() == 4 && a.size(2) == 3 && a.is_contiguous(),
                 "rows must be contiguous (clouds, points, 3, columns)");
-    for (const Maybe& other : {b, images})
-      TORCH_CHECK(!other || (other->is_contiguous() && other->scalar_type() == type()),
+    for (const Maybe& other : {b, projected})
+      TORCH_CHECK(!other || (other->is_contiguous() && other->scalar_type() == dtype()),
                   "all rows need one type, contiguous");
-    TORCH_CHECK(!weight || (!index && weight->dim() == 2 && weight->size(0) == a.size(3)),
-                "a weight maps the channels of rows that exist");
-    TORCH_CHECK(type() == a.scalar_type() || (type() == at::kDouble && !images), "a weight of ", type(),
+    TORCH_CHECK(!weight || (!neighbors && weight->dim() == 2 && weight->size(0) == a.size(3)),
+                "a weight maps the channels of points, not of edges");
+    TORCH_CHECK(dtype() == a.scalar_type() || (dtype() == at::kDouble && !projected), "a weight of ", dtype(),
                 " cannot map rows of ", a.scalar_type());
-    if (weight && !images) map.emplace(weight->t());
+    if (weight && !projected) matmul.emplace(weight->t());
     columns = weight ? weight->size(1) : a.size(3), points = a.size(1);
-    TORCH_CHECK(!images || (weight && images->numel() == a.size(0) * points * 3 * columns), "images need their weight");
-    TORCH_CHECK(!b || b->sizes() == at::IntArrayRef({a.size(0), index ? index->size(1) : 1, 3, columns}),
+    TORCH_CHECK(!projected || (weight && projected->numel() == a.size(0) * points * 3 * columns),
+                "projected features need their weight");
+    TORCH_CHECK(!b || b->sizes() == at::IntArrayRef({a.size(0), neighbors ? neighbors->size(1) : 1, 3, columns}),
                 "the second rows are ", b ? b->sizes() : at::IntArrayRef(), " beside ", a.sizes());
-    if (index) {
-      TORCH_CHECK(index->dim() == 3 && index->size(0) == a.size(0) && index->is_contiguous() &&
-                      index->scalar_type() == at::kLong,
-                  "a graph must be int64 (clouds, points, k), got ", index->sizes());
-      neighbours = index->const_data_ptr<int64_t>();
-      const auto [least, most] = std::minmax_element(neighbours, neighbours + index->numel());
-      TORCH_CHECK(index->numel() == 0 || (*least >= 0 && *most < points), "neighbours must be indices 0 to ",
+    if (neighbors) {
+      TORCH_CHECK(neighbors->dim() == 3 && neighbors->size(0) == a.size(0) && neighbors->is_contiguous() &&
+                      neighbors->scalar_type() == at::kLong,
+                  "neighbors must be int64 (clouds, points, k), got ", neighbors->sizes());
+      neighbor_data = neighbors->const_data_ptr<int64_t>();
+      const auto [least, most] = std::minmax_element(neighbor_data, neighbor_data + neighbors->numel());
+      TORCH_CHECK(neighbors->numel() == 0 || (*least >= 0 && *most < points), "neighbors must be indices 0 to ",
                   points - 1);
     }
-    const int64_t each = index ? index->size(1) * index->size(2) : points;
-    number = a.size(0) * each, per_cloud = std::max<int64_t>(each, 1);
-    share = std::max<int64_t>(index ? index->size(2) : points, 1);
-    if (index && index->size(1) == points && index->size(2)) {
+    const int64_t per_cloud = neighbors ? neighbors->size(1) * neighbors->size(2) : points;
+    num_rows = a.size(0) * per_cloud, rows_per_cloud = std::max<int64_t>(per_cloud, 1);
+    rows_per_b = std::max<int64_t>(neighbors ? neighbors->size(2) : points, 1);
+    if (neighbors && neighbors->size(1) == points && neighbors->size(2)) {
       order.resize(a.size(0) * points);
       at::parallel_for(0, a.size(0), 1, [&](int64_t begin, int64_t end) {
         for (int64_t cloud = begin; cloud < end; ++cloud)
-          walk(neighbours + cloud * each, points, share, cloud * points, order.data() + cloud * points);
+          depth_first_order(neighbor_data + cloud * per_cloud, points, rows_per_b, cloud * points,
+                            order.data() + cloud * points);
       });
     }
   }
 
-  // In which rows are worked on.
-  at::ScalarType type() const { return (weight ? *weight : a).scalar_type(); }
-  // Rows that belong together: the edges of a point, or groups of others.
-  int64_t unit(int64_t group) const { return index ? share : group; }
-  // Which of them comes at some place.
-  int64_t unit_at(int64_t place) const { return order.empty() ? place : order[place]; }
+  // Of the arithmetic.
+  at::ScalarType dtype() const { return (weight ? *weight : a).scalar_type(); }
+  // Rows that are processed together: the edges of a point, or a group of points.
+  int64_t rows_per_unit(int64_t group) const { return neighbors ? rows_per_b : group; }
+  // The unit to process at some position.
+  int64_t unit_at(int64_t position) const { return order.empty() ? position : order[position]; }
 
-  // Which row of `a` an edge leads to.
-  int64_t end_of(int64_t m) const { return m / per_cloud * points + neighbours[m]; }
-  // What some rows are mapped from, in `a` or something like it.
-  Tensor sources(const Tensor& x, int64_t begin, int64_t end) const {
+  // The row of `a` that edge m leads to.
+  int64_t neighbor_row(int64_t m) const { return m / rows_per_cloud * points + neighbor_data[m]; }
+  // What rows are projected from, of `a` or a tensor of its shape; (3 rows, inputs).
+  Tensor unprojected(const Tensor& x, int64_t begin, int64_t end) const {
     return x.view({-1, a.size(3)}).narrow(0, 3 * begin, 3 * (end - begin));
   }
-  // Of rows, in whole groups, such that they stay in cache. Threads do not change it, nor therefore a bit of any sum.
-  // There are at least two of more than one group: products of one alone would be divided among threads.
-  int64_t chunk(int64_t group) const {
+  // Rows of a chunk: whole groups that fit into cache. It does not depend on the number of threads, and therefore
+  // neither does the order of any summation. More than one group makes at least two chunks: torch would divide the
+  // product of a single one among threads.
+  int64_t chunk_rows(int64_t group) const {
     const int64_t wanted = std::clamp<int64_t>((1 << 18) / (3 * std::max<int64_t>(columns, 1)), 256, 4096);
-    return std::max<int64_t>(std::min(wanted, (number + 1) / 2) / group, 1) * group;
+    return std::max<int64_t>(std::min(wanted, (num_rows + 1) / 2) / group, 1) * group;
   }
 };
 
-// A thread's way to the rows, a chunk of them at a time.
+// One thread's access to the rows.
 template <typename T>
-class Reader {
+class RowReader {
  public:
-  explicit Reader(const Rows& rows)
-      : rows(rows),
-        a(rows.map ? nullptr : (rows.images ? *rows.images : rows.a).const_data_ptr<T>()),
-        b(rows.b ? rows.b->const_data_ptr<T>() : nullptr),
-        zeros(3 * rows.columns) {}
+  explicit RowReader(const BlockInput& input)
+      : input(input),
+        a(input.matmul ? nullptr : (input.projected ? *input.projected : input.a).const_data_ptr<T>()),
+        b(input.b ? input.b->const_data_ptr<T>() : nullptr),
+        zeros(3 * input.columns) {}
 
-  void open(int64_t begin, int64_t end) {
-    if (!rows.map) return;
-    made = rows.map->in(room, rows.sources(rows.a, begin, end).to(rows.type()));
-    a = made.const_data_ptr<T>(), start = begin;
+  // Projects a chunk of rows, if there is a weight. Only rows of the current chunk can be read then.
+  void load_chunk(int64_t begin, int64_t end) {
+    if (!input.matmul) return;
+    chunk = input.matmul->into(buffer, input.unprojected(input.a, begin, end).to(input.dtype()));
+    a = chunk.const_data_ptr<T>(), chunk_begin = begin;
   }
-  Row<T> operator()(int64_t m) const {
-    const int64_t w = rows.columns, source = rows.index ? rows.end_of(m) : m - start;
-    return {a + source * 3 * w, b ? b + m / rows.share * 3 * w : zeros.data(), w};
+  SummedRow<T> operator()(int64_t m) const {
+    const int64_t w = input.columns, source = input.neighbors ? input.neighbor_row(m) : m - chunk_begin;
+    return {a + source * 3 * w, b ? b + m / input.rows_per_b * 3 * w : zeros.data(), w};
   }
 
  private:
-  const Rows& rows;
+  const BlockInput& input;
   const T *a, *b;
   std::vector<T> zeros;
-  Tensor made, room;
-  int64_t start = 0;
+  Tensor chunk, buffer;
+  int64_t chunk_begin = 0;
 };
 
-// Rows whose sums are added up in their own precision, unless they are edges: over thousands that would lose digits.
-constexpr int64_t FLUSH = 32;
+// Points whose sums are accumulated in their own precision before they are added in float64: over thousands of rows,
+// float32 would lose digits. (Edges are accumulated point by point.)
+constexpr int64_t ROWS_PER_PARTIAL_SUM = 32;
 
-// Rows are worked on several at a time, as far as they share their second: what they have in common is read once.
-constexpr int ABREAST = 4;
+// Row blocking: this many rows with the same row of `b` are processed at once, and what they share is loaded once.
+constexpr int ROW_BLOCK = 4;
 
-template <int MOST, typename Body>
-inline void abreast(const Rows& rows, int64_t begin, int64_t end, const Body& body) {
+// Calls body(first row, std::integral_constant<int, rows>) for blocks of MAX_ROWS rows, and for the rest row by row.
+template <int MAX_ROWS, typename Body>
+inline void for_row_blocks(const BlockInput& input, int64_t begin, int64_t end, const Body& body) {
   for (int64_t m = begin, stop; m < end;) {
-    stop = std::min(end, (m / rows.share + 1) * rows.share);
-    for (; m + MOST <= stop; m += MOST) body(m, std::integral_constant<int, MOST>{});
+    stop = std::min(end, (m / input.rows_per_b + 1) * input.rows_per_b);
+    for (; m + MAX_ROWS <= stop; m += MAX_ROWS) body(m, std::integral_constant<int, MAX_ROWS>{});
     for (; m < stop; ++m) body(m, std::integral_constant<int, 1>{});
   }
 }
 
-// Squares below this count as zero: the root stays differentiable, and the inverse's square finite.
+// Squares below this count as this: square roots stay differentiable, and the square of the inverse finite.
 template <typename T>
-inline T tiny() {
+inline T smallest_square() {
   return std::sqrt(std::numeric_limits<T>::min());
 }
 template <typename T>
-inline T shortest() {
-  return std::sqrt(tiny<T>());
+inline T smallest_length() {
+  return std::sqrt(smallest_square<T>());
 }
 
 template <typename T>
 inline T length(T x0, T x1, T x2) {
   const T squares = x0 * x0 + x1 * x1 + x2 * x2;
-  return std::sqrt(squares < tiny<T>() ? tiny<T>() : squares);
+  return std::sqrt(squares < smallest_square<T>() ? smallest_square<T>() : squares);
 }
 
-// Add up what parts of the work found, (parts, sums, width), always in the same order.
-inline Tensor total(const std::vector<double>& partial, int64_t sums, int64_t width, const Tensor& like) {
+// Adds partial sums (parts, sums, width) in a fixed order.
+inline Tensor add_partial_sums(const std::vector<double>& partial, int64_t sums, int64_t width, const Tensor& like) {
   Tensor out = at::zeros({sums, width}, like.options().dtype(at::kDouble));
   double* o = out.data_ptr<double>();
   const int64_t n = sums * width;
@@ -203,100 +208,5 @@ inline Tensor total(const std::vector<double>& partial, int64_t sums, int64_t wi
     for (int64_t i = 0; i < n; ++i) o[i] += partial[start + i];
   return out;
 }
-
-// The work of a backward pass, in parts that add up to sums of their own. On a graph a part is a cloud, whose points
-// are neighbours of each other only, and threads may share its channels; else it is some chunks of rows. Rows are taken
-// in units that belong together.
-struct Parts {
-  int64_t unit, units, chunk, count, splits, width;
-  bool graph;
-
-  Parts(const Rows& rows, int64_t width, int64_t group, bool apart)
-      : unit(rows.unit(group)),
-        units(rows.number / unit),
-        chunk(rows.chunk(unit) / unit),
-        splits(1),
-        width(width),
-        graph(rows.index) {
-    const int64_t chunks = (units + chunk - 1) / chunk;
-    const int64_t most = std::clamp<int64_t>((1 << 22) / (rows.weight ? rows.weight->numel() + 1 : 1), 4, 64);
-    count = graph ? rows.a.size(0) : std::min(chunks, most);
-    if (graph && apart && count)
-      splits = std::clamp<int64_t>((at::get_num_threads() + count - 1) / count, 1, std::max<int64_t>(width / LANES, 1));
-    if (graph) chunk = std::max<int64_t>(units / std::max<int64_t>(count, 1), 1);
-  }
-
-  // body(part, first channel, last channel, first unit, last unit), chunk after chunk of a part.
-  template <typename Body>
-  void operator()(const Body& body) const {
-    const int64_t chunks = (units + chunk - 1) / chunk;
-    at::parallel_for(0, count * splits, 1, [&](int64_t first, int64_t last) {
-      const at::NoGradGuard no_grad;
-      auto work = body();
-      for (int64_t task = first; task < last; ++task) {
-        const int64_t part = task / splits, split = task % splits, lanes = width / LANES;
-        const int64_t c0 = lanes * split / splits * LANES,
-                      c1 = splits > 1 ? lanes * (split + 1) / splits * LANES : width;
-        for (int64_t c = part * chunks / count; c < (part + 1) * chunks / count; ++c)
-          work(part, c0, c1, c * chunk, std::min(units, (c + 1) * chunk));
-      }
-    });
-  }
-};
-
-// Gradients of what rows are made of.
-struct Gradients {
-  Tensor a, b, weight;
-
-  // Of the sources of images only if they are wanted: that is a product.
-  explicit Gradients(const Rows& rows, bool of_a = true)
-      : a(allocate(of_a || !rows.weight ? rows.a.sizes() : at::IntArrayRef({0}), rows.a.options())) {
-    if (rows.index) a.zero_();  // edges add to it
-    b = allocate(rows.b && rows.index ? rows.b->sizes() : at::IntArrayRef({0}), a.options());
-    if (!rows.number) b.zero_();  // no edge will write it
-    weight = allocate({0}, a.options());
-  }
-};
-
-// Where a thread leaves the gradients of rows: on edges they are added to the rows that each is the sum of, at channels
-// that the thread has for itself; images go back through their weight, a chunk at a time; others are where they belong.
-template <typename T>
-class Sink {
- public:
-  Sink(const Rows& rows, const Gradients& to)
-      : rows(rows), a(to.a.data_ptr<T>()), b(to.b.numel() ? to.b.data_ptr<T>() : nullptr), own(3 * rows.columns) {}
-
-  void open(int64_t begin, int64_t end) {
-    if (!rows.weight) return;
-    start = begin;
-    if (!images.defined() || images.size(0) < 3 * (end - begin))
-      images = allocate({3 * (end - begin), rows.columns}, rows.a.options()).zero_();
-  }
-  // Where the gradient of a row is to be written; an edge's is to be added, there and to what is the point's own.
-  T* at(int64_t m) {
-    const int64_t row = 3 * rows.columns;
-    if (rows.index) return a + row * rows.end_of(m);
-    return rows.weight ? images.data_ptr<T>() + row * (m - start) : a + row * m;
-  }
-  T* mine() { return own.data(); }
-  // The edges of point u are through.
-  void finish(int64_t u, int64_t c0, int64_t c1) {
-    if (!rows.index) return;
-    const int64_t w = rows.columns;
-    for (int64_t d = 0; d < 3; ++d) {
-      if (b) std::copy(own.data() + d * w + c0, own.data() + d * w + c1, b + (u * 3 + d) * w + c0);
-      std::fill(own.data() + d * w + c0, own.data() + d * w + c1, T(0));
-    }
-  }
-  // The gradients of a chunk's images.
-  Tensor of_images(int64_t begin, int64_t end) const { return images.narrow(0, 0, 3 * (end - begin)); }
-
- private:
-  const Rows& rows;
-  T *a, *b;
-  std::vector<T> own;
-  Tensor images;
-  int64_t start = 0;
-};
 
 }  // namespace vector_neurons

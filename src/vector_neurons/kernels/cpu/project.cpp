@@ -1,5 +1,5 @@
-// The images of points under a linear map. Products are taken a chunk of rows at a time: what they write is then still
-// in cache when they come to it again, and threads change no bit.
+// Linear map of features: x @ weight, chunk by chunk. A chunk's output stays in cache while its columns are written,
+// and since chunks do not depend on the number of threads, neither does any bit of the result.
 
 #include <torch/library.h>
 
@@ -9,11 +9,12 @@ using namespace vector_neurons;
 
 namespace {
 
-constexpr int64_t MOST = 768;  // rows of a chunk
+constexpr int64_t PROJECT_CHUNK_ROWS = 768;
 
 template <typename Body>
-void in_chunks(int64_t rows, const Body& body) {
-  const int64_t chunk = std::clamp<int64_t>((rows + 1) / 2, 1, MOST);  // two at least, as in rows.h
+void for_each_chunk(int64_t rows, const Body& body) {
+  // At least two chunks, as in block_input.h.
+  const int64_t chunk = std::clamp<int64_t>((rows + 1) / 2, 1, PROJECT_CHUNK_ROWS);
   at::parallel_for(0, (rows + chunk - 1) / chunk, 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_grad;
     for (int64_t start = first * chunk; start < std::min(rows, last * chunk); start += chunk)
@@ -21,23 +22,24 @@ void in_chunks(int64_t rows, const Body& body) {
   });
 }
 
-Tensor flat(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+Tensor flatten_rows(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 // x (..., inputs) by weight (inputs, columns).
-Tensor images(const Tensor& x, const Tensor& weight) {
+Tensor project(const Tensor& x, const Tensor& weight) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   TORCH_CHECK(weight.dim() == 2 && x.dim() && x.size(-1) == weight.size(0), "a weight (", weight.sizes(),
               ") cannot map rows (", x.sizes(), ")");
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = weight.size(1);
   Tensor out = allocate(shape, x.options());
-  const Tensor rows = flat(x), to = flat(out);
-  const Product product(weight.t());
-  in_chunks(rows.size(0),
-            [&](int64_t start, int64_t count) { product(rows.narrow(0, start, count), to.narrow(0, start, count)); });
+  const Tensor rows = flatten_rows(x), to = flatten_rows(out);
+  const Matmul matmul(weight.t());
+  for_each_chunk(rows.size(0), [&](int64_t start, int64_t count) {
+    matmul(rows.narrow(0, start, count), to.narrow(0, start, count));
+  });
   return out;
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) { m.impl("project", &images); }
+TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) { m.impl("project", &project); }
