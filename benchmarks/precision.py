@@ -118,7 +118,7 @@ def main() -> None:
         "blocks more to multiply errors, by more on a grid: features of points on its diagonals are all parallel.",
         "",
         "The same of the networks, in evaluation mode with settled statistics, one generic cloud of 1,024 points and",
-        "one rotation a seed. A neighbour in feature space whose distance lies at the tie tolerance can flip in",
+        "one rotation a seed. A neighbor in feature space whose distance lies at the tie tolerance can flip in",
         "float32; it would show here as an error of 1e-3 or more.",
         "",
         "| network | precision | median | worst |",

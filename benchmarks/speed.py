@@ -172,7 +172,7 @@ def threads() -> float:
 
 
 def graphs(used: bool) -> dict[str, float]:
-    """Nearest neighbours: against the full matrix in 63 dimensions, and of very many points.
+    """Nearest neighbors: against the full matrix in 63 dimensions, and of very many points.
 
     The matrix is mostly memory, three times 64 MB: new, or, where a process has `used` much before, at hand.
     """
@@ -287,7 +287,7 @@ def write(about: dict[str, str], rows: list[dict[str, object]], more: dict[str, 
         "![milliseconds by number of points](speed.png)",
         "",
         f"- Two threads against one, training step of four clouds: {more['two_threads']} ×.",
-        f"- Nearest neighbours of 4,096 points in 63 dimensions: {more['graphs']['ratio_63']} × faster than the "
+        f"- Nearest neighbors of 4,096 points in 63 dimensions: {more['graphs']['ratio_63']} × faster than the "
         f"full matrix and `topk` in a new process, {more['graphs_used']['ratio_63']} × in one that has used much "
         f"memory before. Of 262,144 points in 3-D, k = 20: "
         f"{more['graphs']['seconds_262144']} s.",

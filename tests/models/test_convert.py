@@ -41,7 +41,7 @@ def test_a_folder_is_written_whole(vn_command, checkpoint, tmp_path):
         assert "DGCNN with 3 outputs" in out
     assert sorted(os.listdir(tmp_path / "a" / "b")) == ["checksums.json", "config.json", "model.safetensors"]
     model = vn.load(tmp_path / "a" / "b")
-    assert model.meaning.classes == ["cup", "hat", "box"]
+    assert model.metadata.classes == ["cup", "hat", "box"]
 
 
 def test_it_says_which_parameters_differ(vn_command, checkpoint, tmp_path):

@@ -88,7 +88,7 @@ def test_float32_agrees(name):
 @pytest.mark.parametrize("name", ["vn_pointnet_cls", "vn_pointnet_partseg"])
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_float32_gradients_are_as_accurate_as_theirs(name, training):
-    """Of the networks whose graph is that of the coordinates: in feature space rounding can choose other neighbours."""
+    """Of the networks whose graph is that of the coordinates: in feature space rounding can choose other neighbors."""
 
     def gradient(whose, dtype):
         state = {k: t.to(dtype) if t.is_floating_point() else t for k, t in state_of(name).items()}
