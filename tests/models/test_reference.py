@@ -58,7 +58,7 @@ def test_outputs_and_gradients_are_the_authors(name, pooling, training):
     (expected * weights).sum().backward()
     (found * weights).sum().backward()
     assert relative_error(z.grad, x.grad) <= bound
-    _, network = reference._recognise(state)
+    _, network = reference._recognize(state)
     parameters = dict(model.named_parameters())
     compared = 0
     for key, tensor in state.items():
@@ -105,7 +105,7 @@ def test_float32_gradients_are_as_accurate_as_theirs(name, training):
 
 
 @every_network
-def test_recognised_built_and_in_evaluation_mode(name):
+def test_recognized_built_and_in_evaluation_mode(name):
     model = reference.load(state_of(name, "max"))
     assert type(model) is NETWORKS[name][0]
     assert not model.training
