@@ -1,4 +1,4 @@
-"""Nearest neighbours by the native body: the same as by the plain one."""
+"""Nearest neighbours by the native backend: the same as by the eager one."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def clouds():
     }
 
 
-def by_both_bodies(x, k, **options):
+def by_both_backends(x, k, **options):
     with kernels.using("native"):
         found = vn.knn(x, k, **options)
     with kernels.using("eager"):
@@ -41,7 +41,7 @@ def by_both_bodies(x, k, **options):
 @pytest.mark.parametrize("cloud", clouds())
 @pytest.mark.parametrize("include_self", [True, False])
 def test_neighbours_are_the_same(cloud, include_self):
-    found, expected = by_both_bodies(clouds()[cloud], 7, include_self=include_self)
+    found, expected = by_both_backends(clouds()[cloud], 7, include_self=include_self)
     assert torch.equal(found, expected)
 
 
@@ -76,14 +76,14 @@ def large_clouds():
 @pytest.mark.parametrize("include_self", [True, False])
 def test_neighbours_in_large_clouds_are_the_same(cloud, include_self):
     x = large_clouds()[cloud]
-    found, expected = by_both_bodies(x, 12, include_self=include_self)
+    found, expected = by_both_backends(x, 12, include_self=include_self)
     finite = x.isfinite().all(-1)
     assert torch.equal(found[finite], expected[finite])
 
 
 @pytest.mark.parametrize("k", [1, 300, 1600])
 def test_any_number_of_neighbours_can_be_asked_of_a_large_cloud(k):
-    found, expected = by_both_bodies(large_clouds()["thick"], k)
+    found, expected = by_both_backends(large_clouds()["thick"], k)
     assert torch.equal(found, expected)
 
 
@@ -92,7 +92,7 @@ def test_neighbours_in_large_padded_clouds_are_the_same(dim):
     x = torch.randn(3, 1600, 3) @ torch.randn(3, dim) + 0.1 * torch.randn(3, 1600, dim)
     mask = torch.arange(1600) < torch.tensor([1600, 700, 9])[:, None]
     x[~mask] = torch.nan
-    found, expected = by_both_bodies(x, 8, mask=mask)
+    found, expected = by_both_backends(x, 8, mask=mask)
     assert torch.equal(found[mask], expected[mask])
 
 
@@ -100,13 +100,13 @@ def test_neighbours_in_large_padded_clouds_are_the_same(dim):
 def test_neighbours_of_padded_clouds_are_the_same(dim):
     x, mask = torch.randn(3, 60, dim), torch.arange(60) < torch.tensor([60, 21, 9])[:, None]
     x[~mask] = torch.nan
-    found, expected = by_both_bodies(x, 8, mask=mask)
+    found, expected = by_both_backends(x, 8, mask=mask)
     assert torch.equal(found[mask], expected[mask])
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("dim", [3, 20])
-def test_what_is_no_number_crashes_nothing(bad, dim):
+def test_what_is_nan_crashes_nothing(bad, dim):
     x = torch.randn(2, 40, dim)
     x[0, 3:30], x[1, 5, 0] = bad, bad
     with kernels.using("native"):
@@ -146,12 +146,12 @@ def test_neighbours_do_not_round_where_products_may(everywhere, points, precisio
 
 
 def test_a_space_without_dimensions():
-    found, expected = by_both_bodies(torch.empty(1, 600, 0), 3)
+    found, expected = by_both_backends(torch.empty(1, 600, 0), 3)
     assert torch.equal(found, expected)
 
 
 def test_the_operator_refuses_what_it_would_read_beyond():
     x = torch.randn(2, 9, 3)
     for present, k in ((torch.tensor([3, 9]), 5), (torch.tensor([9, 10]), 2), (torch.tensor([9]), 2)):
-        with pytest.raises(RuntimeError, match=r"neighbours of|how many"):
+        with pytest.raises(RuntimeError, match=r"neighbors of|how many"):
             torch.ops.vector_neurons.knn_canonical(x, present, k, True, 0.0)
