@@ -22,7 +22,7 @@ KEEP = """
     if kernels.applicable(x):
         results = [torch.ops.vector_neurons.project(x, weight) for _ in range(4)]
         assert all((y == 64).all() for y in results)
-        del results, y
+        del results
     print(kernels.backend_of(x), torch.ops.vector_neurons.page_pool_bytes() if kernels.applicable(x) else None)
 """
 
@@ -54,7 +54,7 @@ def limit():
 def test_the_limit_holds_for_results_of_all_sizes(limit):
     limit(20 * MB)
     weight = torch.ones(64, 64)
-    for points in (1, 3000, 4096, 9000, 40_000, 5000, 90_000):
+    for points in (1, 3000, 4096, 9000, 90_000, 5000):
         torch.ops.vector_neurons.project(torch.ones(1, points, 3, 64), weight)
         assert torch.ops.vector_neurons.page_pool_bytes() <= 20 * MB
     assert torch.ops.vector_neurons.page_pool_bytes() > 0
