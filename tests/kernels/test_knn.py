@@ -1,11 +1,11 @@
-"""Nearest neighbours by the native backend: the same as by the eager one."""
+"""Nearest neighbors by the native backend: the same as by the eager one."""
 
 import pytest
 import torch
 
 import vector_neurons as vn
 from vector_neurons import kernels
-from vector_neurons.geometry import neighbours
+from vector_neurons.geometry import neighbors
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
 
@@ -40,7 +40,7 @@ def by_both_backends(x, k, **options):
 
 @pytest.mark.parametrize("cloud", clouds())
 @pytest.mark.parametrize("include_self", [True, False])
-def test_neighbours_are_the_same(cloud, include_self):
+def test_neighbors_are_the_same(cloud, include_self):
     found, expected = by_both_backends(clouds()[cloud], 7, include_self=include_self)
     assert torch.equal(found, expected)
 
@@ -74,7 +74,7 @@ def large_clouds():
 
 @pytest.mark.parametrize("cloud", large_clouds())
 @pytest.mark.parametrize("include_self", [True, False])
-def test_neighbours_in_large_clouds_are_the_same(cloud, include_self):
+def test_neighbors_in_large_clouds_are_the_same(cloud, include_self):
     x = large_clouds()[cloud]
     found, expected = by_both_backends(x, 12, include_self=include_self)
     finite = x.isfinite().all(-1)
@@ -82,13 +82,13 @@ def test_neighbours_in_large_clouds_are_the_same(cloud, include_self):
 
 
 @pytest.mark.parametrize("k", [1, 300, 1600])
-def test_any_number_of_neighbours_can_be_asked_of_a_large_cloud(k):
+def test_any_number_of_neighbors_can_be_asked_of_a_large_cloud(k):
     found, expected = by_both_backends(large_clouds()["thick"], k)
     assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("dim", [3, 63])
-def test_neighbours_in_large_padded_clouds_are_the_same(dim):
+def test_neighbors_in_large_padded_clouds_are_the_same(dim):
     x = torch.randn(3, 1600, 3) @ torch.randn(3, dim) + 0.1 * torch.randn(3, 1600, dim)
     mask = torch.arange(1600) < torch.tensor([1600, 700, 9])[:, None]
     x[~mask] = torch.nan
@@ -97,7 +97,7 @@ def test_neighbours_in_large_padded_clouds_are_the_same(dim):
 
 
 @pytest.mark.parametrize("dim", [3, 20])
-def test_neighbours_of_padded_clouds_are_the_same(dim):
+def test_neighbors_of_padded_clouds_are_the_same(dim):
     x, mask = torch.randn(3, 60, dim), torch.arange(60) < torch.tensor([60, 21, 9])[:, None]
     x[~mask] = torch.nan
     found, expected = by_both_backends(x, 8, mask=mask)
@@ -115,14 +115,14 @@ def test_what_is_nan_crashes_nothing(bad, dim):
     assert found.max() < 40
 
 
-def test_neighbours_of_many_points_need_no_matrix():
+def test_neighbors_of_many_points_need_no_matrix():
     x = torch.randn(1, 3000, 30, dtype=torch.float64)  # in which random points do not tie
     with kernels.using("native"):
         found = vn.knn(x, 10)
     rows = torch.randint(3000, (20,))
     expected = torch.cdist(x[0, rows], x[0]).topk(10, largest=False).indices
     assert torch.equal(found[0, rows], expected)
-    assert neighbours.BLOCK_ELEMENTS < 3000 * 3000 * 10
+    assert neighbors.BLOCK_ELEMENTS < 3000 * 3000 * 10
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def precision():
 
 @pytest.mark.parametrize("everywhere", [True, False])
 @pytest.mark.parametrize("points", [100, 400])
-def test_neighbours_do_not_round_where_products_may(everywhere, points, precision):
+def test_neighbors_do_not_round_where_products_may(everywhere, points, precision):
     x = torch.randn(1, points, 63)
     with kernels.using("native"):
         expected = vn.knn(x, 12)

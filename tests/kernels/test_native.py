@@ -17,7 +17,7 @@ CASES = {
     "block-wide": (lambda: vn.Block(6, 40), (2, N, 3, 6)),
     "block-one-channel": (lambda: vn.Block(6, 1), (2, N, 3, 6)),
     "block-shared": (lambda: vn.Block(6, 21, shared_direction=True), (2, N, 3, 6)),
-    "block-none": (lambda: vn.Block(6, 21, norm="none", slope=0.0), (2, N, 3, 6)),
+    "block-none": (lambda: vn.Block(6, 21, norm="none", negative_slope=0.0), (2, N, 3, 6)),
     "block-eps": (lambda: vn.Block(6, 21, eps=1e-6), (2, N, 3, 6)),
     "block-many-in": (lambda: vn.Block(30, 21), (2, N, 3, 30)),
     "block-many-in-shared": (lambda: vn.Block(30, 21, shared_direction=True), (2, N, 3, 30)),
@@ -61,13 +61,13 @@ class Pooled(nn.Module):
         self.read = vn.Invariant(6, **options)
 
     def forward(self, x):
-        largest, mean, frame = self.read.pooled(x)
+        largest, mean, frame = self.read(x, pool=True)
         return torch.cat([largest, mean, frame.flatten(1)], dim=-1)
 
 
 CASES |= {
     "pooled": (Pooled, (2, N, 3, 6)),
-    "pooled-read-mean": (lambda: Pooled(read_mean=True), (2, N, 3, 6)),
+    "pooled-project-mean": (lambda: Pooled(project_mean=True), (2, N, 3, 6)),
     "pooled-orthonormal-no-mean": (lambda: Pooled(mean=False, frame="linear", orthonormal=True), (2, N, 3, 6)),
 }
 
@@ -162,14 +162,15 @@ def test_the_number_of_threads_changes_no_bit(clouds, on):
 
 
 def test_the_gradient_by_finite_differences():
-    module = vn.EdgeConv(2, 3, k=3, slope=0.3).double().train()
+    module = vn.EdgeConv(2, 3, k=3, negative_slope=0.3).double().train()
     graph = vn.knn(torch.randn(1, 6, 3), 3)
-    from vector_neurons.nn.unbuilt import Edges
+    from vector_neurons.nn._factored import EdgeInput
 
     with kernels.using("native"):
         block = module.blocks[0]
         assert torch.autograd.gradcheck(
-            lambda x: block.mean(Edges(x, graph)), torch.randn(1, 6, 3, 2, dtype=torch.float64, requires_grad=True)
+            lambda x: block(EdgeInput(x, graph), mean_pool=True),
+            torch.randn(1, 6, 3, 2, dtype=torch.float64, requires_grad=True),
         )
 
 
@@ -283,5 +284,5 @@ def run_frozen(block, x, backend):
 @pytest.mark.parametrize(("of_block", "of_x"), [(torch.float32, torch.float64), (torch.float64, torch.float32)])
 def test_a_block_and_features_of_two_types_are_refused(of_block, of_x):
     block, x = vn.Block(4, 8).to(of_block).eval(), torch.randn(2, 5, 3, 4, dtype=of_x)
-    with kernels.using("native"), torch.no_grad(), pytest.raises(RuntimeError, match="bring one to the other"):
+    with kernels.using("native"), torch.no_grad(), pytest.raises(RuntimeError, match="convert one of them"):
         block(x)

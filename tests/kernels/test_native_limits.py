@@ -38,7 +38,7 @@ def test_statistics_of_the_batch_in_evaluation_leave_padding_out():
         torch.testing.assert_close(block(x, mask)[mask], expected[mask])
 
 
-def test_points_without_neighbours_have_no_gradient():
+def test_points_without_neighbors_have_no_gradient():
     layer, x = vn.EdgeConv(6, [21, 10], k=4).eval(), torch.randn(2, 50, 3, 6, requires_grad=True)
     with kernels.using("native"):
         layer(x, torch.zeros(2, 50, 0, dtype=torch.int64)).nansum().backward()
@@ -86,7 +86,7 @@ def test_a_reading_that_is_nan_is_not_hidden():
     x = torch.randn(2, 9, 3, 6)
     x[0, 0] = torch.nan
     with kernels.using("native"):
-        largest, mean, _ = vn.Invariant(6, mean=False, frame="linear").pooled(x)
+        largest, mean, _ = vn.Invariant(6, mean=False, frame="linear")(x, pool=True)
     assert largest[0].isnan().all()
     assert mean[0].isnan().all()
     assert largest[1].isfinite().all()
@@ -160,7 +160,7 @@ def test_a_part_may_be_exchanged():
 
     for part, other in {
         "linear": nn.Sequential(vn.Linear(6, 4), vn.Linear(4, 8)),
-        "direction": vn.Linear(6, 8, elements=5),
+        "direction": vn.Linear(6, 8, num_elements=5),
         "norm": Twice(8),
     }.items():
         setattr(block, part, other)
@@ -184,7 +184,7 @@ def test_half_precision_and_other_dimensions_take_the_eager_backend():
             assert vn.EdgeConv(6, 8, k=3)(torch.randn(2, 5, 3, 6)).shape == (2, 5, 3, 8)
 
 
-def test_a_row_that_is_nan_leaves_its_neighbours_alone():
+def test_a_row_that_is_nan_leaves_its_neighbors_alone():
     block, x = vn.Block(6, 8, norm="none").eval(), torch.randn(1, 8, 3, 6)
     with torch.no_grad():
         block.direction.weight[0] *= 1e-5  # far below the bound

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import vector_neurons as vn
 from vector_neurons import kernels
-from vector_neurons.geometry import neighbours
+from vector_neurons.geometry import neighbors
 from vector_neurons.nn import functional as VF
 
 pytestmark = [
@@ -143,7 +143,7 @@ def eager(case, dtype):
     if index is None:
         rows = (projected if b is None else projected + b).flatten(0, 1)
     else:
-        rows = neighbours.gather(projected, index)
+        rows = neighbors.gather(projected, index)
         rows = (rows if b is None else rows + b.unsqueeze(2)).flatten(0, 2)
     width = norm.shape[1]
     q, k = rows[..., :width], rows[..., width : width + directions]
@@ -198,7 +198,7 @@ def interpret(path):
     found["mixed"] = {dtype: mixed(ops, dtype) for dtype in (torch.float32, torch.float64)}
     ops.register("cpu")
     torch.library.impl(
-        "vector_neurons::knn_canonical", "cpu", lambda x, _, k, own, __: neighbours._search(x, k, own, None)
+        "vector_neurons::knn_canonical", "cpu", lambda x, _, k, own, __: neighbors._search(x, k, own, None)
     )
     kernels._State.native = "loaded"  # the operators are now implemented, though not in C++
     launch, launched = ops._Launch.__call__, []

@@ -1,32 +1,97 @@
-"""What all networks share: their inputs, their encodings, and the memory of how they were built."""
+"""What all networks share: options, inputs, encodings, and the arguments they were built with."""
 
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..nn import KITS, scalar
-from ..nn.extremes import LARGE_CROSS, RangeError, out_of_range, readable, size_of
-from ..nn.functional import mask_like, masked_max, masked_mean
-from ..typing import Mask, Neurons, Norm
+from ..nn._masked import mask_like, masked_max, masked_mean
+from ..nn._range import MAX_CROSSABLE, RangeError, is_concrete, max_abs, out_of_range
+from ..typing import BlockOptions, DirectionSource, Mask, Neurons, Norm, Pool
 
 
 class Inputs(NamedTuple):
-    """Channels of each point beside its coordinates: vectors turn along (normals), scalars do not (colours)."""
+    """Channels of each point beside its coordinates.
+
+    Args:
+        vectors: vectors per point that rotate with the cloud, such as normals.
+        scalars: scalars per point that no rotation changes, such as colors.
+
+    >>> vn.models.DGCNN(inputs=vn.models.Inputs(vectors=1)).arguments["inputs"]
+    Inputs(vectors=1, scalars=0)
+    """
 
     vectors: int = 0
     scalars: int = 0
 
 
-class Encoding(NamedTuple):
-    """What a classifier knows of a cloud before it decides.
+@dataclass(frozen=True)
+class LayerOptions:
+    """How the layers of a network are built; the ablations of the paper.
 
-    `features` `(B, N, 3, C)` and `frame` `(B, N, 3, 3)` turn with the cloud, `descriptor` `(B, D)` does not change.
-    Of a scalar network, `features` are `(B, N, C)`, there is no frame, and the descriptor depends on the pose.
+    Args:
+        norm: of every block: `"batch"`, `"log-batch"`, `"layer"`, `"instance"` or `"none"`.
+        direction: of every non-linearity, from a block's `"input"` or `"output"` (the paper's detached form).
+        pool: over neighbors, `"mean"` or `"max"`; by default mean for vector neurons, max for scalar ones.
+        frame: how the invariant layer learns its frame, `"mlp"` or `"linear"`.
+        mean: whether the frame also depends on the mean over the cloud.
+        project_mean: whether the mean is projected onto the frame as well, as in the authors' code; by default if
+            there is a mean.
+        eps: the authors' absolute eps (1e-6), for outputs identical to theirs, see `Block`.
+
+    >>> network = vn.models.DGCNN(layers=vn.models.LayerOptions(direction="output"))
+    """
+
+    norm: Norm = "batch"
+    direction: DirectionSource = "input"
+    pool: Pool | None = None
+    frame: Literal["mlp", "linear"] = "mlp"
+    mean: bool = True
+    project_mean: bool | None = None
+    eps: float | None = None
+
+    @classmethod
+    def of(cls, options: "LayerOptions | Mapping[str, Any]") -> "LayerOptions":
+        """Options as given, or as read from a saved config."""
+        return cls(**options) if isinstance(options, Mapping) else options
+
+    def block(self, negative_slope: float) -> BlockOptions:
+        """The options of a block."""
+        return {
+            "norm": self.norm,
+            "direction": self.direction,
+            "negative_slope": negative_slope,
+            "eps": self.eps,
+        }
+
+    def pool_of(self, neurons: Neurons) -> Pool:
+        """The pool over neighbors."""
+        return self.pool or ("mean" if neurons == "vector" else "max")
+
+    def invariant(self, neurons: Neurons, channels: int, negative_slope: float) -> Any:
+        """The invariant layer."""
+        project_mean = self.mean if self.project_mean is None else self.project_mean
+        return kit_of(neurons).Invariant(
+            channels, frame=self.frame, mean=self.mean, project_mean=project_mean, **self.block(negative_slope)
+        )
+
+    @property
+    def head_norm(self) -> Norm:
+        """The norm of layers on a whole cloud, which has no elements for an instance norm."""
+        return "layer" if self.norm == "instance" else self.norm
+
+
+class Encoding(NamedTuple):
+    """Features of a cloud, as a classifier computes them before its head.
+
+    `features` `(B, N, 3, C)` and `frame` `(B, N, 3, 3)` rotate with the cloud, `descriptor` `(B, D)` is invariant. In a
+    scalar network `features` are `(B, N, C)`, `frame` is None, and the descriptor depends on the pose.
     """
 
     features: Tensor
@@ -35,10 +100,21 @@ class Encoding(NamedTuple):
 
 
 class Model(nn.Module):
-    """A network that remembers the arguments it was built with (`arguments`), so that it can be saved and rebuilt."""
+    """Base class of networks that `vn.save` can save and `vn.load` can rebuild, also of your own.
+
+    It records the arguments of the constructor in `arguments`. They must be numbers, strings, lists, dicts or None.
+    `metadata` is set by `vn.load`.
+
+    >>> class Tiny(vn.models.Model):
+    ...     def __init__(self, classes):
+    ...         super().__init__()
+    ...         self.linear = torch.nn.Linear(3, classes)
+    >>> Tiny(10).arguments
+    {'classes': 10}
+    """
 
     arguments: dict[str, Any]
-    meaning: Any = None  # a store.Meaning, of a model that was loaded
+    metadata: Any = None  # a store.Metadata
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Model":
         """Record the arguments, defaults included."""
@@ -49,8 +125,8 @@ class Model(nn.Module):
         return model
 
     def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
-        """Random further inputs for these points: all the inputs, and what each of them is."""
-        inputs = read_inputs(self.arguments["inputs"])
+        """Random inputs that go with these points, and the kind of each: what `vn check` runs the network on."""
+        inputs = inputs_of(self.arguments.get("inputs", ()))
         given: list[tuple[Tensor, str]] = [(points, "points")]
         if isinstance(self, Segmenter):
             given.append((torch.zeros(len(points), dtype=torch.long), "scalars"))
@@ -63,7 +139,7 @@ class Model(nn.Module):
 
 
 class Classifier(Model, ABC):
-    """A network from clouds `(B, N, 3)` to logits `(B, classes)`, by way of an encoding."""
+    """A network from clouds `(B, N, 3)` to logits `(B, classes)`, with the encoding in between."""
 
     head: nn.Module
 
@@ -74,9 +150,8 @@ class Classifier(Model, ABC):
         scalars: Float[Tensor, "batch points scalars"] | None = None,
         lengths: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch classes"]:
-        """Give logits. Clouds shorter than N say so in `lengths`; `vectors` and `scalars` are the further inputs."""
-        logits: Tensor = self.head(self.encode(points, vectors, scalars, lengths).descriptor)
-        return in_range(logits, points)
+        """Compute logits; `lengths` are the numbers of points before padding."""
+        return in_range(self.head(self.encode(points, vectors, scalars, lengths).descriptor), points)
 
     def encode(
         self,
@@ -85,16 +160,16 @@ class Classifier(Model, ABC):
         scalars: Float[Tensor, "batch points scalars"] | None = None,
         lengths: Int[Tensor, " batch"] | None = None,
     ) -> Encoding:
-        """Give the features, the frames and the descriptor of each cloud."""
+        """Compute the features, the frames and the descriptor of each cloud."""
         mask = mask_of(points, lengths)
-        points, vectors, scalars = (present(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
-        return self.encode_present(points, vectors, scalars, mask)
+        points, vectors, scalars = (zero_padding(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
+        return self.encode_masked(points, vectors, scalars, mask)
 
     @abstractmethod
-    def encode_present(
+    def encode_masked(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Encoding:
-        """Encode the points that exist."""
+        """Encode clouds whose padding is zero and masked."""
 
 
 class Segmenter(Model, ABC):
@@ -108,51 +183,51 @@ class Segmenter(Model, ABC):
         scalars: Float[Tensor, "batch points scalars"] | None = None,
         lengths: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch points parts"]:
-        """Give logits of every point; those of padding mean nothing. Further inputs as in the classifiers."""
+        """Compute logits of every point; those of padding are undefined. Further inputs as in `Classifier`."""
         mask = mask_of(points, lengths)
         if category.shape != points.shape[:1]:
             raise ValueError(f"{len(points)} clouds need as many category indices, got {tuple(category.shape)}")
-        points, vectors, scalars = (present(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
-        return in_range(self.segment_present(points, category.long(), vectors, scalars, mask), points)
+        points, vectors, scalars = (zero_padding(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
+        return in_range(self.segment_masked(points, category.long(), vectors, scalars, mask), points)
 
     @abstractmethod
-    def segment_present(
+    def segment_masked(
         self, points: Tensor, category: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Tensor:
-        """Segment the points that exist."""
+        """Segment clouds whose padding is zero and masked."""
 
 
-def read_inputs(inputs: Inputs | Mapping[str, int]) -> Inputs:
-    """Take inputs as saved in a file, too."""
-    read = Inputs(**inputs) if isinstance(inputs, Mapping) else Inputs(*inputs)
-    if min(read) < 0:
-        raise ValueError(f"a point cannot have fewer than no channels: {read}")
-    return read
+def inputs_of(inputs: Inputs | Mapping[str, int]) -> Inputs:
+    """Inputs as given, or as read from a saved config."""
+    checked = Inputs(**inputs) if isinstance(inputs, Mapping) else Inputs(*inputs)
+    if min(checked) < 0:
+        raise ValueError(f"numbers of input channels must not be negative, got {checked}")
+    return checked
 
 
 def mask_of(points: Float[Tensor, "batch points 3"], lengths: Int[Tensor, " batch"] | None) -> Mask | None:
-    """Say which points exist: the first `lengths[b]` of cloud b."""
+    """The mask of points: True at the first `lengths[b]` of cloud b, False at padding."""
     if points.ndim != 3 or points.shape[-1] != 3:
         raise ValueError(f"a network takes clouds (B, N, 3), got {tuple(points.shape)}")
     if lengths is None:
         return None
     if lengths.shape != points.shape[:1]:
         raise ValueError(f"{len(points)} clouds need as many lengths, got {tuple(lengths.shape)}")
-    # Looking at the numbers would break a compiled graph.
-    if readable(lengths) and lengths.numel() and not (lengths.min() >= 1 and lengths.max() <= points.shape[1]):
+    # Reading the values would break a compiled graph.
+    if is_concrete(lengths) and lengths.numel() and not (lengths.min() >= 1 and lengths.max() <= points.shape[1]):
         raise ValueError(f"lengths of clouds padded to {points.shape[1]} points must be 1 to {points.shape[1]}")
     return torch.arange(points.shape[1], device=points.device) < lengths.to(points.device).unsqueeze(-1)
 
 
-def present(x: Tensor | None, mask: Mask | None) -> Tensor | None:
-    """Zero what is only padding, whatever stood there: 0 · NaN is NaN."""
+def zero_padding(x: Tensor | None, mask: Mask | None) -> Tensor | None:
+    """Set padding to zero, whatever it holds: 0 · NaN would be NaN."""
     return x if x is None or mask is None else x.where(mask_like(mask, x.ndim), 0)
 
 
 def in_range(logits: Tensor, points: Tensor) -> Tensor:
-    """The logits, unless they are not finite because of the size of the clouds."""
-    size = size_of(points)
-    if LARGE_CROSS < size < torch.inf and not logits.isfinite().all():
+    """The logits; an error if they are not finite because of the size of the clouds."""
+    size = max_abs(points)
+    if MAX_CROSSABLE < size < torch.inf and not logits.isfinite().all():
         raise RangeError(out_of_range(f"clouds with coordinates of {size:.0e} lead to logits", logits.dtype))
     return logits
 
@@ -164,43 +239,42 @@ def kit_of(neurons: Neurons) -> Any:
     return KITS[neurons]
 
 
-def head_norm(norm: Norm) -> Norm:
-    """The norm of layers on a whole cloud, where instance norm would have no elements to normalise over."""
-    return "layer" if norm == "instance" else norm
-
-
 def lift_all(lift: Callable[..., Tensor], points: Tensor, vectors: Tensor | None, inputs: Inputs) -> Tensor:
-    """Lift the points, and the further vectors `(B, N, 3, V)` of the points, to features."""
+    """Lift the points and their further vectors `(B, N, 3, V)` to features."""
     given = 0 if vectors is None else vectors.shape[-1]
     if given != inputs.vectors:
-        hint = "; one vector a point is (B, N, 3, 1)" if vectors is not None and vectors.ndim == 3 else ""
-        raise ValueError(f"the network was built for {inputs.vectors} further vectors a point, got {given}{hint}")
+        hint = "; one vector per point is (B, N, 3, 1)" if vectors is not None and vectors.ndim == 3 else ""
+        raise ValueError(f"the network was built for {inputs.vectors} further vectors per point, got {given}{hint}")
     return lift(points, *(() if vectors is None else vectors.unbind(-1)))
 
 
 class JoinScalars(nn.Module):
-    """Join scalars of the points to the invariants, which is where numbers without a pose may enter."""
+    """Mix scalars of the points into the invariants, whose number stays the same."""
 
-    def __init__(self, channels: int, inputs: Inputs, *, slope: float, norm: Norm) -> None:
+    def __init__(self, channels: int, inputs: Inputs, *, negative_slope: float, norm: Norm) -> None:
         super().__init__()
         self.scalars = inputs.scalars
         if inputs.scalars:
-            self.block = scalar.Block(channels + inputs.scalars, channels, slope=slope, norm=norm)
+            self.block = scalar.Block(channels + inputs.scalars, channels, negative_slope=negative_slope, norm=norm)
 
     def forward(self, x: Tensor, scalars: Tensor | None, mask: Mask | None) -> Tensor:
-        """Give features of the same width."""
-        given = 0 if scalars is None else scalars.shape[-1]
-        if given != self.scalars:
-            raise ValueError(f"the network was built for {self.scalars} scalars a point, got {given}")
+        self.check(scalars)
         return x if scalars is None else self.block(torch.cat([x, scalars], dim=-1), mask)
 
-    def pooled(
-        self, read: Any, x: Tensor, scalars: Tensor | None, mask: Mask | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Maximum and mean over the points of the joined invariants of x, and the frames they were read in."""
-        if scalars is None and not self.scalars:
-            pooled: tuple[Tensor, Tensor, Tensor | None] = read.pooled(x, mask)
-            return pooled
-        invariants, frame = read.with_frame(x, mask)
-        invariants = self(invariants, scalars, mask)
-        return masked_max(invariants, mask), masked_mean(invariants, [1], mask).squeeze(1), frame
+    def check(self, scalars: Tensor | None) -> None:
+        """Refuse another number of scalars than the network was built for."""
+        given = 0 if scalars is None else scalars.shape[-1]
+        if given != self.scalars:
+            raise ValueError(f"the network was built for {self.scalars} scalars per point, got {given}")
+
+
+def pool_invariants(
+    invariant: nn.Module, join: JoinScalars, x: Tensor, scalars: Tensor | None, mask: Mask | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Maximum and mean over the points of the invariants of x, with scalars mixed in, and the frames."""
+    join.check(scalars)
+    if scalars is None:  # projection and pool in one kernel
+        return invariant(x, mask, pool=True)
+    invariants, frame = invariant(x, mask, return_frame=True)
+    invariants = join(invariants, scalars, mask)
+    return masked_max(invariants, mask), masked_mean(invariants, [1], mask).squeeze(1), frame
