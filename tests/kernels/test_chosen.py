@@ -1,4 +1,4 @@
-"""Who chooses the kernels: the environment, the process, a thread; and who may start to compile them."""
+"""Which backend is in force: chosen by the environment, the process or a thread; and what may compile the kernels."""
 
 from concurrent.futures import ThreadPoolExecutor
 

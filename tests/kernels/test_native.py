@@ -1,4 +1,4 @@
-"""The native backends against the eager ones: values and gradients."""
+"""The native backend against the eager one: values and gradients."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Where the native backends leave the work to the eager ones, what they refuse, and inputs out of the ordinary."""
+"""Where the native backend falls back to the eager one, what it refuses, and unusual inputs."""
 
 import pytest
 import torch
