@@ -1,4 +1,4 @@
-"""Give the settings and metrics of runs that were begun under older names their names of today.
+"""Convert the configuration and the metrics of runs of older versions to the names of today.
 
 python benchmarks/rename_settings.py runs/NAME results/NAME ...
 """
@@ -6,26 +6,37 @@ python benchmarks/rename_settings.py runs/NAME results/NAME ...
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from vector_neurons._files import write_file
 from vector_neurons.training.log import METRICS
-from vector_neurons.training.run import CONFIG, read_settings
+from vector_neurons.training.run import CONFIG, read_config
 
-RECIPE = {
-    "batch": "batch_size",
-    "optimiser": "optimizer",
-    "rate": "lr",
-    "final_rate": "final_lr",
-    "warm_up": "warmup",
-    "every": "step_size",
-    "factor": "gamma",
-    "decay": "weight_decay",
-    "smoothing": "label_smoothing",
-    "clip": "clip_grad_norm",
-    "stretch": "anisotropic_scale",
-    "zoom": "scale",
-    "early_share": "early_fraction",
+GROUPS = {"clouds": "data", "machine": "runtime"}
+# The older names of settings, by the name of their group today.
+SETTINGS: dict[str, dict[str, str]] = {
+    "recipe": {
+        "batch": "batch_size",
+        "optimiser": "optimizer",
+        "rate": "lr",
+        "final_rate": "final_lr",
+        "warm_up": "warmup",
+        "every": "step_size",
+        "factor": "gamma",
+        "decay": "weight_decay",
+        "smoothing": "label_smoothing",
+        "clip": "clip_grad_norm",
+        "stretch": "anisotropic_scale",
+        "zoom": "scale",
+        "early_share": "early_fraction",
+    },
 }
+METRIC_NAMES = {"rate": "lr"}
+
+
+def rename(saved: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """The same values under other names."""
+    return {names.get(name, name): value for name, value in saved.items()}
 
 
 def main() -> None:
@@ -33,13 +44,12 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("runs", type=Path, nargs="+")
     for run in options.parse_args().runs:
-        config = json.loads((run / CONFIG).read_text())
-        config["recipe"] = {RECIPE.get(name, name): value for name, value in config["recipe"].items()}
+        config = rename(json.loads((run / CONFIG).read_text()), GROUPS)
+        config |= {group: rename(config[group], names) for group, names in SETTINGS.items()}
         lines = [json.loads(text) for text in (run / METRICS).read_text().splitlines()]
-        renamed = [{"lr" if name == "rate" else name: value for name, value in line.items()} for line in lines]
         write_file(run / CONFIG, json.dumps(config, indent=2) + "\n")
-        write_file(run / METRICS, "".join(json.dumps(line) + "\n" for line in renamed))
-        read_settings(run)
+        write_file(run / METRICS, "".join(json.dumps(rename(line, METRIC_NAMES)) + "\n" for line in lines))
+        read_config(run)
         print(run)
 
 

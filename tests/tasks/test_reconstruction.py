@@ -51,11 +51,11 @@ def test_the_loss_is_binary_cross_entropy(smoothing):
 
 @pytest.mark.parametrize("local", [0, 4])
 @pytest.mark.parametrize("queries", [1, 10, 37])
-def test_without_gradients_few_places_are_decoded_at_once(monkeypatch, local, queries):
+def test_without_gradients_few_query_points_are_decoded_at_once(monkeypatch, local, queries):
     model = OccupancyNetwork(code=24, hidden=24, decoder_hidden=16, k=6, local=local).double().eval()
     cloud = Cloud(torch.randn(2, 30, 3).double(), queries=torch.randn(2, queries, 3).double())
     expected, decode, asked = Reconstruction().logits(model, cloud), model.decode, []
-    monkeypatch.setattr(reconstruction, "PLACES", 20)
+    monkeypatch.setattr(reconstruction, "DECODE_BATCH", 20)
     monkeypatch.setattr(model, "decode", lambda code, some: asked.append(some.shape[1]) or decode(code, some))
     with torch.no_grad():
         torch.testing.assert_close(Reconstruction().logits(model, cloud), expected)
@@ -121,8 +121,8 @@ def test_a_scalar_network_has_other_logits_in_another_pose():
     points = Shapes("test", size=30, points=300)[0].points
     R = rotations.draw("SO3", 1, generator=torch.Generator().manual_seed(4))[0]
     code, turned = model.encode(points[None]), model.encode((points @ R.mT)[None])
-    places = torch.rand(1, 50, 3) - 0.5
-    found, other = model.decode(code, places), model.decode(turned, places @ R.mT)
+    queries = torch.rand(1, 50, 3) - 0.5
+    found, other = model.decode(code, queries), model.decode(turned, queries @ R.mT)
     assert (found - other).abs().max() > 0.01 * found.abs().max()
 
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_asked_is_refused(network, options, words):
 
 @pytest.mark.parametrize("shape", [(3, 3), (1, 300, 3), (300, 2)])
 def test_what_is_no_scan_is_refused(network, shape, unchecked):
-    with pytest.raises(ValueError, match="a scan has points"):
+    with pytest.raises(ValueError, match="a scan needs points"):
         reconstruct(network, torch.randn(shape))
 
 

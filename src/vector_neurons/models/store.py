@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -104,16 +104,17 @@ def write(model: Model, folder: Path, meaning: Meaning | None = None) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    if type(model).__name__ not in MODELS:
+    name = getattr(model, "reference", type(model).__name__)  # my_file.py:MyNet of a user's own class in `vn train`
+    if name not in MODELS and not hasattr(model, "reference"):
         raise StoreError(f"cannot save a {type(model).__name__}: models are {', '.join(MODELS)}")
-    known: Meaning = meaning or model.meaning or Meaning()
+    known: Meaning = meaning or getattr(model, "meaning", None) or Meaning()
     try:
         known.check()
     except ValueError as error:
         raise StoreError(f"cannot save the model: its {error}") from error
     config = {
         "format": FORMAT,
-        "class": type(model).__name__,
+        "class": name,
         "arguments": {k: v._asdict() if hasattr(v, "_asdict") else v for k, v in model.arguments.items()},
         "version": version("vector-neurons"),
         **asdict(known),
@@ -128,10 +129,11 @@ def write(model: Model, folder: Path, meaning: Meaning | None = None) -> None:
     shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors writes for the user alone
 
 
-def load(folder: str | Path) -> nn.Module:
+def load(folder: str | Path, model: type[nn.Module] | None = None) -> nn.Module:
     """Build the model saved in a folder, in evaluation mode; `model.meaning` says what its outputs stand for.
 
-    The folder of a run stands for its best model. A file that changed since it was saved is refused.
+    `model` is the class to build, for a class of the user's own. The folder of a run stands for its best model.
+    A file that changed since it was saved is refused.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -139,35 +141,37 @@ def load(folder: str | Path) -> nn.Module:
     folder = _model_folder(Path(folder))
     weights = folder / WEIGHTS
     try:
-        config = _config(folder)
+        config = _config(folder, known=model is None)
         if not weights.is_file():
             raise StoreError(f"{folder} has no {WEIGHTS}")
         verify_checksums(folder, (WEIGHTS, CONFIG))
         shapes = _shapes(weights)
     except FileError as error:
         raise StoreError(str(error)) from error
-    build = MODELS[config["class"]]
+    build: Any = model or MODELS[config["class"]]
     # A description may be damaged in any way, and then fail in any way.
     try:
         _check_sizes(config["arguments"], len(shapes))
         meaning = Meaning(**{k: config[k] for k in MEANING if k in config})
         meaning.check()
-        with torch.device("meta"):  # sizes without memory: what the description asks for may be any size
+        # A class of the user's own is built twice, as it may read numbers out of tensors.
+        with torch.device("meta") if model is None else nullcontext():  # sizes without memory: what the description asks for may be any size
             planned = {name: tuple(tensor.shape) for name, tensor in build(**config["arguments"]).state_dict().items()}
     except Exception as error:
         raise StoreError(f"{folder / CONFIG} does not describe a {config['class']}: {first_line(error)}") from error
     if different := _difference(planned, shapes):
         raise StoreError(f"{weights} does not fit {CONFIG}: {different}")
     try:
-        model, state = build(**config["arguments"]), load_file(weights)
+        built, state = build(**config["arguments"]), load_file(weights)
         dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
         if len(dtypes) == 1:
-            model.to(dtypes.pop())
-        model.load_state_dict(state)
+            built.to(dtypes.pop())
+        built.load_state_dict(state)
     except (SafetensorError, OSError, RuntimeError) as error:
         raise StoreError(f"{weights} is damaged: {first_line(error)}") from error
-    model.meaning = meaning
-    return model.eval()
+    built.meaning = meaning
+    loaded: nn.Module = built.eval()
+    return loaded
 
 
 def pretrained(name: str) -> nn.Module:
@@ -189,7 +193,7 @@ def _model_folder(folder: Path) -> Path:
     return folder if (folder / WEIGHTS).exists() or not (folder / BEST).is_dir() else folder / BEST
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _config(folder: Path, known: bool = True) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.exists():
         raise StoreError(f"{folder} holds no model: there is no {CONFIG}")
@@ -200,7 +204,7 @@ def _config(folder: Path) -> dict[str, Any]:
         raise StoreError(f"{path} describes no model: it names no class and arguments")
     if config.get("format") != FORMAT:
         raise StoreError(f"{path} has format {config.get('format')!r}, this version reads {FORMAT}: update the package")
-    if not isinstance(config["class"], str) or config["class"] not in MODELS:
+    if known and (not isinstance(config["class"], str) or config["class"] not in MODELS):
         raise StoreError(f"{path} names an unknown class {config['class']!r}: models are {', '.join(MODELS)}")
     return config
 
