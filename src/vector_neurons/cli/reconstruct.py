@@ -108,9 +108,7 @@ def _warn_of(made: mesh.Mesh, exact: bool, scan: torch.Tensor, out: Path) -> Non
         )
     size = (made.vertices.amax(0) - made.vertices.amin(0)).max().item()
     if size > SUSPICIOUS_SIZE * (scan.amax(0) - scan.amin(0)).max().item():
-        _print_warning(
-            f"the mesh is more than {SUSPICIOUS_SIZE} times as large as the scan: is it of another kind?"
-        )
+        _print_warning(f"the mesh is more than {SUSPICIOUS_SIZE} times as large as the scan: is it of another kind?")
 
 
 def _print_warning(text: str) -> None:

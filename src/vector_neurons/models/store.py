@@ -154,8 +154,8 @@ def load(folder: str | Path, model: type[nn.Module] | None = None) -> nn.Module:
         _check_sizes(config["arguments"], len(shapes))
         meaning = Meaning(**{k: config[k] for k in MEANING if k in config})
         meaning.check()
-        # A class of the user's own is built twice, as it may read numbers out of tensors.
-        with torch.device("meta") if model is None else nullcontext():  # sizes without memory: what the description asks for may be any size
+        # Sizes without memory: the description may ask for any size. A class of the user's own needs real tensors.
+        with torch.device("meta") if model is None else nullcontext():
             planned = {name: tuple(tensor.shape) for name, tensor in build(**config["arguments"]).state_dict().items()}
     except Exception as error:
         raise StoreError(f"{folder / CONFIG} does not describe a {config['class']}: {first_line(error)}") from error

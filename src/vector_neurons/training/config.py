@@ -144,11 +144,11 @@ class RecipeConfig:
     """one-cycle: cosine up and down; cosine: down to --final-lr; step: times --gamma every --step-size epochs"""
     warmup: FractionBelowOne = 0.3
     """fraction of the training in which the learning rate rises"""
-    final_lr: float = 0.0
+    final_lr: NonNegative = 0.0
     """learning rate at the end of one-cycle and cosine"""
     step_size: Count = 20
     """epochs between the steps of the step schedule"""
-    gamma: float = 0.7
+    gamma: NonNegative = 0.7
     """factor of the step schedule"""
     weight_decay: NonNegative = 1e-2
     """weight decay"""
@@ -168,9 +168,9 @@ class RecipeConfig:
     """augmentation: standard deviation of noise on every point, in training only"""
     occlude: Fraction = 0.0
     """augmentation: fraction of the clouds that are reduced to what a camera sees from one side"""
-    early_points: int | None = None
+    early_points: PointCount | None = None
     """points per cloud in the first epochs"""
-    early_fraction: float = 0.5
+    early_fraction: Fraction = 0.5
     """fraction of the epochs that use --early-points"""
 
 

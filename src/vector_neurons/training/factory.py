@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from .._files import first_line
 from ..data import Cloud, DataError, Dataset, Folder, ModelNet40, Occupancy, ShapeNetPart, Shapes
@@ -220,6 +221,8 @@ def _build_user_network(
         built = network(*sizes, **options)
     except Exception as error:
         raise TrainingError(f"{call} failed: {user_network.describe(error)}") from error
+    if any(is_lazy(parameter) for parameter in built.parameters()):
+        raise TrainingError(f"{call} has lazy layers: give their sizes, so that its weights can be loaded")
     if not any(parameter.requires_grad for parameter in built.parameters()):
         raise TrainingError(f"{call} has no parameters to train")
     arguments: Any = dict(zip((parameter.name for parameter in parameters), sizes, strict=True)) | options

@@ -31,6 +31,7 @@ from .errors import ResumeError, StoppedError, TrainingError
 from .log import METRICS, Log, read_metrics, restore_metrics
 from .rules import check
 from .run import CONFIG, create, exclusive, read_config, use_copy, write_config, write_errors
+from .user_network import is_user_network
 
 LAST = "last"  # the folder of the last checkpoint in that of a run
 
@@ -73,12 +74,14 @@ def fit(config: RunConfig, folder: Path, group: ProcessGroup | None = None, *, r
         trainer = Trainer(config, folder, group, train, val)
         if resume and started:
             trainer.restore()
-        elif group.is_main and not resume:
+        if not resume:
+            trainer.check_forward()  # before the folder holds a run that could not be started again
+        if group.is_main:
             with write_errors(folder):
-                create(folder, config)
-        if group.is_main and resume and read_config(folder) != config:
-            with write_errors(folder):
-                write_config(folder, config)
+                if not resume:
+                    create(folder, config)
+                elif read_config(folder) != config:
+                    write_config(folder, config)
         return trainer.run(restored=resume and started)
 
 
@@ -98,6 +101,14 @@ class Trainer:
         self.history: list[dict[str, Any]] = []  # the metrics of all epochs so far
         self.lost: list[int] = []  # epochs that were missing in the file of metrics
         self.saved = time.monotonic()
+
+    def check_forward(self) -> None:
+        """Apply a network of the user's own to two clouds, to report its mistakes before the first step."""
+        if is_user_network(self.config.network.model):
+            cloud = batches.training_batch(self.train, torch.arange(2), self.config, 0).to(self.group.device)
+            self.model.eval()
+            with torch.no_grad():
+                evaluation.compute_logits(self.model, self.task, cloud, self.config)
 
     def run(self, *, restored: bool = False) -> Progress:
         """Train until the last epoch, a signal, or an error."""
