@@ -25,7 +25,7 @@ def test_a_cell_of_the_table(tmp_path, vn_command, monkeypatch):
     ("flags", "line"),
     [
         (["segmentation", "--data", "modelnet40"], "no parts"),
-        (["classification", "--only", "gcnn"], "it has dgcnn"),
+        (["classification", "--only", "gcnn"], "the table has dgcnn"),
         (["classification", "--trials", "0"], "--trials"),
         (["classification", "--data", "modelnet40", "--size", "42"], "--size"),
     ],

@@ -157,8 +157,8 @@ def test_the_ball_around_a_scan_does_not_move_the_surface(network):
 
     model = Ball(code=24, hidden=24, k=8).eval()
     model.meaning = store.Meaning(points=80)
-    centre = points.double().mean(0)
-    radius = (points.double() - centre).norm(dim=-1).amax()
+    center = points.double().mean(0)
+    radius = (points.double() - center).norm(dim=-1).amax()
     for refine in (0, 2):
         made = reconstruct(model, points, refine=refine)
-        assert abs((made.vertices - centre).norm(dim=-1).mean() / radius - 0.95) < 5e-4
+        assert abs((made.vertices - center).norm(dim=-1).mean() / radius - 0.95) < 5e-4

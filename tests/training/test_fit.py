@@ -1,6 +1,8 @@
 """What a run leaves behind, and that it learns."""
 
 import json
+import math
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from vector_neurons.training import (
     measure,
     read_config,
 )
-from vector_neurons.training.config import RunConfig
+from vector_neurons.training.config import RunConfig, _ranged
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +175,25 @@ def test_what_cannot_work_is_refused_in_one_line(changes, why):
     with pytest.raises(ConfigError, match=why) as caught:
         check(tiny(**changes))
     assert "\n" not in str(caught.value)
+
+
+def outside():
+    """Every number with a range, with values just outside of it."""
+    config = tiny()
+    for group in ("data", "network", "recipe", "protocol", "runtime"):
+        part = getattr(config, group)
+        for name, hint in get_type_hints(type(part), include_extras=True).items():
+            several = name in ("widths", "hidden", "test_rotations")
+            for _, allowed in _ranged((1,) if several else 1, hint):
+                bounds = [allowed.low - 1, float("nan")] + [allowed.high + 1] * (allowed.high < math.inf)
+                for value in [*bounds, *[allowed.high] * allowed.excludes_high]:
+                    yield pytest.param(name, (value,) if several else value, id=f"{name}={value}")
+
+
+@pytest.mark.parametrize(("name", "value"), list(outside()))
+def test_numbers_outside_their_range_are_refused(name, value):
+    with pytest.raises(ConfigError, match=rf"^--{name.replace('_', '-')} takes (.* or more|.* to .*), got "):
+        check(tiny(**{name: value}))
 
 
 def test_a_batch_must_fit_the_training_set_and_the_processes(tmp_path):

@@ -116,9 +116,9 @@ def test_queries_move_with_their_points():
     for index in range(6):
         cloud = data[index]
         moved = UnitBall()(cloud, generator)
-        centre = cloud.points.mean(0)
-        radius = (cloud.points - centre).norm(dim=-1).amax()
-        assert torch.equal(data.inside(index, moved.queries * radius + centre), cloud.occupied)
+        center = cloud.points.mean(0)
+        radius = (cloud.points - center).norm(dim=-1).amax()
+        assert torch.equal(data.inside(index, moved.queries * radius + center), cloud.occupied)
 
 
 def test_fixed_poses_are_one_for_each_cloud():
@@ -218,12 +218,12 @@ class Balls(Dataset):
 
 
 def sphere_through(points):
-    """Centre and radius of the sphere on which these points lie: |p|² = 2 ⟨p, c⟩ + (r² - |c|²), by least squares."""
+    """Center and radius of the sphere on which these points lie: |p|² = 2 ⟨p, c⟩ + (r² - |c|²), by least squares."""
     points = points.double()
     rows = torch.cat([2 * points, torch.ones(len(points), 1)], dim=1)
-    *centre, rest = torch.linalg.lstsq(rows, points.square().sum(-1, keepdim=True)).solution[:, 0]
-    centre = torch.stack(centre)
-    return centre, (rest + centre.square().sum()).sqrt()
+    *center, rest = torch.linalg.lstsq(rows, points.square().sum(-1, keepdim=True)).solution[:, 0]
+    center = torch.stack(center)
+    return center, (rest + center.square().sum()).sqrt()
 
 
 def test_a_share_of_the_clouds_is_seen_from_one_side():

@@ -69,23 +69,24 @@ def run(
             warnings.filterwarnings("ignore", message="the mesh is empty")  # reported below
             warnings.showwarning = lambda message, *_, **__: _print_warning(str(message))
             points = _points(mesh.read(scan, drop_nan=drop_nan), seed)
-            made = reconstruct(
+            surface = reconstruct(
                 network, points, threshold=threshold, resolution=resolution, seed=seed, refine=refine, faces=faces
             )
-        if made.is_cloud:
+        if surface.is_cloud:
             raise UserError(f"the mesh is empty: the network finds nothing inside {scan}", code=1)
-    except (ValueError, ImportError, OSError, RuntimeError, MemoryError) as error:  # torch's lack of memory, too
+    except (ValueError, ImportError, OSError, RuntimeError, MemoryError) as error:  # also out of memory in torch
         raise UserError(first_line(error)) from error
     try:
-        held, exact = mesh.write(made, out)
+        written, exact = mesh.write(surface, out)
     except ValueError as error:
         raise UserError(first_line(error)) from error
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or first_line(error)}") from error
-    _warn_of(held, exact, points, out)
-    closed, vertices = mesh.watertight(held), torch.unique(held.vertices, dim=0)  # a .stl repeats them for every face
+    _warn_of_defects(written, exact, points, out)
+    closed = mesh.watertight(written)
+    vertices = torch.unique(written.vertices, dim=0)  # a .stl repeats them for every face
     size = (vertices.amax(0) - vertices.amin(0)).tolist()
-    print(f"{out}: {len(vertices):,} vertices, {len(held.faces):,} faces, {'' if closed else 'not '}watertight")
+    print(f"{out}: {len(vertices):,} vertices, {len(written.faces):,} faces, {'' if closed else 'not '}watertight")
     used = min(len(points), network.meaning.points or len(points))
     print(f"size {' × '.join(f'{x:.4g}' for x in size)}, from {used:,} of {len(points):,} points of {scan}")
     print(f"{time.perf_counter() - started:.1f} s")
@@ -99,14 +100,14 @@ def _network(model: Path | None) -> OccupancyNetwork:
     return network
 
 
-def _warn_of(made: mesh.Mesh, exact: bool, scan: torch.Tensor, out: Path) -> None:
+def _warn_of_defects(surface: mesh.Mesh, exact: bool, scan: torch.Tensor, out: Path) -> None:
     """Warn of a mesh that lost precision or is suspiciously large."""
     if not exact:
         digits = "eight decimals" if out.suffix.lower() == ".obj" else "seven digits"
         _print_warning(
             f"{out.suffix} keeps {digits}, too few here, and vertices moved: write .ply, or move or scale the scan"
         )
-    size = (made.vertices.amax(0) - made.vertices.amin(0)).max().item()
+    size = (surface.vertices.amax(0) - surface.vertices.amin(0)).max().item()
     if size > SUSPICIOUS_SIZE * (scan.amax(0) - scan.amin(0)).max().item():
         _print_warning(f"the mesh is more than {SUSPICIOUS_SIZE} times as large as the scan: is it of another kind?")
 

@@ -38,7 +38,7 @@ class Reconstruction(Task):
 
     def logits(self, model: nn.Module, cloud: Cloud) -> Float[Tensor, "batch queries"]:
         """Logits of the query points of a batch."""
-        assert cloud.queries is not None  # a data set for reconstruction has some
+        assert cloud.queries is not None  # a data set for reconstruction has query points
         if torch.is_grad_enabled() or not isinstance(model, OccupancyNetwork):  # it may be a compiled one
             logits: Tensor = model(cloud.points, cloud.queries)
             return logits

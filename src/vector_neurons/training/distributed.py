@@ -75,7 +75,7 @@ def process_group(device: str = "cpu") -> Iterator[ProcessGroup]:
     except RuntimeError as error:
         raise ConfigError(f"--device takes cpu, cuda or cuda:1, got {device!r}") from error
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"--device {device}: there is no CUDA device, or torch was built without CUDA")
+        raise ConfigError(f"--device {device}: no CUDA device is available, or torch was built without CUDA")
     if world_size() == 1:
         yield ProcessGroup(device=torch.device(device))
         return

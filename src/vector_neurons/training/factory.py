@@ -26,7 +26,7 @@ from . import user_network
 from .config import DataConfig, NetworkConfig, RunConfig, TaskName
 from .errors import ConfigError, TrainingError
 
-# Every network that `vn train --model` knows by name. Constructors take the number of classes (segmentation: of parts
+# Every network that `vn train --model` takes by name. Constructors take the number of classes (segmentation: of parts
 # and of categories), then options by keyword.
 NETWORKS: dict[tuple[TaskName, str], type[nn.Module]] = {
     ("classification", "dgcnn"): DGCNN,

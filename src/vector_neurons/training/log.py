@@ -134,13 +134,13 @@ def _parse_line(text: str) -> dict[str, Any]:
     """Parse a line of metrics, and refuse anything else."""
     line: Any = json.loads(text)
     if not isinstance(line, dict) or type(line.get("epoch")) is not int:
-        raise ValueError("no epoch")
+        raise ValueError("epoch is missing")
     for part in ("train", "val"):
         numbers = line.get(part)
         if not isinstance(numbers, dict) or "loss" not in numbers:
-            raise ValueError(f"no {part}")
+            raise ValueError(f"{part} is missing")
         if not all(isinstance(x, int | float) for x in numbers.values()):
-            raise ValueError(f"{part} has no numbers")
+            raise ValueError(f"{part} holds other values than numbers")
     return line
 
 

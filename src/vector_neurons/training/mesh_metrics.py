@@ -21,7 +21,7 @@ from .run import read_config
 
 MESHES = "meshes.json"
 SURFACE_POINTS = 20_000  # sampled on a mesh or an analytic surface
-THRESHOLD = 0.05  # of the F-score, for shapes of radius 1; points of a pack are some 0.02 apart
+THRESHOLD = 0.05  # of the F-score, for shapes of radius 1; points of a pack are about 0.02 apart
 
 
 def record(folder: Path, kinds: Sequence[Rotations], number: int, device: str = "cpu") -> Results:
@@ -42,14 +42,14 @@ def record(folder: Path, kinds: Sequence[Rotations], number: int, device: str = 
     for kind in kinds:
         pairs = (scan(data, index, config, kind) for index in chosen)
         found = [compare_with_truth(mesh_of(model, cloud), truth) for cloud, truth in pairs]
-        made = [x for x in found if x is not None]
+        compared = [x for x in found if x is not None]
         results[kind] = [
             {
                 "shapes": float(len(chosen)),
-                "chamfer_l1": mean([x.chamfer_l1 for x in made] or [-1.0]),
-                "normal_consistency": 100 * sum(x.normal_consistency for x in made) / len(found),
-                "f_score": 100 * sum(x.f_score for x in made) / len(found),
-                "empty": float(len(found) - len(made)),
+                "chamfer_l1": mean([x.chamfer_l1 for x in compared] or [-1.0]),
+                "normal_consistency": 100 * sum(x.normal_consistency for x in compared) / len(found),
+                "f_score": 100 * sum(x.f_score for x in compared) / len(found),
+                "empty": float(len(found) - len(compared)),
             }
         ]
     add(folder, results, MESHES)

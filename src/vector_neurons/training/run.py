@@ -63,7 +63,7 @@ def find_run(folder: Path) -> Path:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run, in a folder that is made if need be."""
+    """Hold the lock of a run, in a folder that is created if necessary."""
     with ExitStack() as held:
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)

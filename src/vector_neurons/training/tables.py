@@ -59,7 +59,7 @@ def select(all_jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
     known = {name for job in all_jobs for name in (job.name, job.row.name)}
     unknown = [name for name in only if name not in known]
     if unknown:
-        raise TrainingError(f"the table has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        raise TrainingError(f"unknown row or run {unknown[0]!r}; the table has {', '.join(sorted(known))}")
     return [job for job in all_jobs if not only or job.name in only or job.row.name in only]
 
 
