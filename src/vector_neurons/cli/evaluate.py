@@ -29,6 +29,9 @@ def run(
 ) -> int:
     """Test the best model of a run on the test set, overall and by class; the results are added to its test.json.
 
+    If the run has a network of the user's own, the copy of its file in the folder is executed: test only runs that you
+    trust.
+
     Args:
         run: folder of the run.
         rotations: rotations of the test clouds: I (none), z (about the vertical axis), SO3 (arbitrary); by default the

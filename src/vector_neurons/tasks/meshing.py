@@ -68,9 +68,8 @@ def reconstruct(
     chosen = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:number]
     cloud = points[chosen.to(points.device)].double()
     _check_extent(cloud)
-    center, size = (
-        x[0] for x in NORMALIZATIONS[known.normalisation](cloud)
-    )  # in float64: a scan may lie far from its origin
+    # In float64: a scan may lie far from its origin.
+    center, size = (x[0] for x in NORMALIZATIONS[known.normalisation](cloud))
     cloud = ((cloud - center) / size).to(like)
     level, reach = logit(threshold), REACH * cloud.norm(dim=-1).amax()
     with torch.no_grad():

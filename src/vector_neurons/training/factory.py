@@ -61,12 +61,8 @@ class InMemory(Dataset):
 
     def __init__(self, source: Dataset) -> None:
         self.name, self.split, self.classes, self.labels = source.name, source.split, source.classes, source.labels  # type: ignore[misc]
-        self.parts, self.parts_of, self.pack, self.drawn_from = (
-            source.parts,
-            source.parts_of,
-            source.pack,
-            source.drawn_from,
-        )
+        self.parts, self.parts_of = source.parts, source.parts_of
+        self.pack, self.drawn_from = source.pack, source.drawn_from
         self.clouds = source.batch(torch.arange(len(source)))
 
     def batch(self, indices: Tensor) -> Cloud:

@@ -1,5 +1,9 @@
 """Rules between the fields of a configuration, checked before any work."""
 
+import inspect
+
+from torch import nn
+
 from .config import RunConfig
 from .errors import ConfigError
 from .factory import network_class, network_options
@@ -20,8 +24,9 @@ def check(config: RunConfig, processes: int = 1) -> None:
     for violated, message in violations:
         if violated:
             raise ConfigError(message)
-    network_options(config.network, network_class(config))
-    k, fewest = _neighbors(config), config.recipe.early_points or config.data.points
+    network = network_class(config)
+    network_options(config.network, network)
+    k, fewest = _neighbors(config, network), config.recipe.early_points or config.data.points
     if k is not None and k > fewest:
         raise ConfigError(f"--k {k} neighbors are more than the {fewest} points of a cloud")
 
@@ -123,11 +128,12 @@ def _recipe_rules(config: RunConfig, processes: int) -> Violations:
     ]
 
 
-def _neighbors(config: RunConfig) -> int | None:
-    """Neighbors in the graph of the network; None if it has none, or a user's class chooses them."""
-    network = config.network
-    if network.model == "pointnet" and network.neurons == "scalar":
+def _neighbors(config: RunConfig, network: type[nn.Module]) -> int | None:
+    """Neighbors in the graph of the network; None if it has no graph, or a user's class chooses them."""
+    model, k = config.network.model, config.network.k
+    if model == "pointnet" and config.network.neurons == "scalar":
         return None
-    if network.k is not None or is_user_network(network.model):
-        return network.k
-    return 40 if (config.task, network.model) == ("segmentation", "dgcnn") else 20
+    if k is not None or is_user_network(model):
+        return k
+    default: int = inspect.signature(network.__init__).parameters["k"].default
+    return default
