@@ -110,7 +110,7 @@ def test_recognized_built_and_in_evaluation_mode(name):
     assert type(model) is NETWORKS[name][0]
     assert not model.training
     assert model.arguments["layers"].pool == "max"
-    assert model.arguments["eps"] == 1e-6
+    assert model.arguments["layers"].eps == 1e-6
 
 
 def test_number_of_outputs_is_read():

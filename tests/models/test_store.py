@@ -1,4 +1,5 @@
 import errno
+import gc
 import json
 import os
 import resource
@@ -10,7 +11,7 @@ import torch
 
 import vector_neurons as vn
 from vector_neurons import _files
-from vector_neurons.models import DGCNN, Inputs, PointNetSegmenter, store
+from vector_neurons.models import DGCNN, Inputs, LayerOptions, PointNetSegmenter, store
 
 from . import reference as authors
 
@@ -22,14 +23,14 @@ def small(**arguments):
 
 def test_round_trip(tmp_path):
     points = torch.randn(2, 30, 3)
-    model = small(inputs=Inputs(scalars=2), pool="max")
+    model = small(inputs=Inputs(scalars=2), layers=LayerOptions(pool="max"))
     store.save(model, tmp_path / "a" / "b", store.Metadata(classes=["cup", "hat", "bed", "car"], up="y"))
     loaded = vn.load(tmp_path / "a" / "b")
     colours = torch.randn(2, 30, 2)
     assert torch.equal(loaded(points, scalars=colours), model(points, scalars=colours))
     assert not loaded.training
     assert loaded.metadata == store.Metadata(classes=["cup", "hat", "bed", "car"], up="y")
-    assert loaded.arguments["pool"] == "max"
+    assert loaded.arguments["layers"]["pool"] == "max"
 
 
 def test_precision_and_segmenters_survive(tmp_path):
@@ -52,9 +53,9 @@ def test_a_loaded_model_keeps_its_metadata_and_numpy_counts(tmp_path):
 
 def test_a_second_save_replaces_the_first_and_leaves_nothing_behind(tmp_path):
     store.save(small(), tmp_path)
-    store.save(small(pool="max"), tmp_path)
+    store.save(small(layers=LayerOptions(pool="max")), tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checksums.json", "config.json", "model.safetensors"]
-    assert vn.load(tmp_path).arguments["pool"] == "max"
+    assert vn.load(tmp_path).arguments["layers"]["pool"] == "max"
 
 
 def broken(tmp_path, what):
@@ -91,17 +92,17 @@ def broken(tmp_path, what):
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("empty folder", "there is no config.json"),
+        ("empty folder", "it has no config.json"),
         ("no weights", "has no model.safetensors"),
         ("damaged config", "config.json is damaged"),
         ("damaged weights", "model.safetensors is damaged"),
-        ("unknown class", "unknown class 'Perceptron'"),
+        ("unknown class", "holds a Perceptron: it is not a network of this library; pass its class"),
         ("unknown argument", "does not describe a DGCNN"),
         ("other weights", "does not fit config.json"),
         ("class of the wrong type", "unknown class"),
-        ("future format", "has format 99, this version reads 1"),
-        ("not a description", "describes no model"),
-        ('{"arguments": []}', "describes no model"),
+        ("future format", "has format 99, this version reads 2: update the package"),
+        ("not a description", "is not the config of a model"),
+        ('{"arguments": []}', "is not the config of a model"),
         ('{"threshold": "high"}', "threshold is 'high'"),
         ('{"classes": 7}', "classes is '7'"),
         ('{"points": -1}', "points is '-1'"),
@@ -112,10 +113,10 @@ def broken(tmp_path, what):
         ('{"arguments": {"classes": 4, "widths": [100000000, 10]}}', "does not fit config.json"),
         ('{"arguments": {"classes": 4, "widths": [100000000, 100000000]}}', "does not fit config.json"),
         (
-            '{"class": "VNTransformer", "arguments": {"classes": 4, "layers": 1000000000000}}',
-            "1,000,000,000,000 layers",
+            '{"class": "VNTransformer", "arguments": {"classes": 4, "depth": 1000000000000}}',
+            "depth is 1,000,000,000,000",
         ),
-        ('{"class": "OccupancyNetwork", "arguments": {"blocks": 1000000000000}}', "1,000,000,000,000 blocks"),
+        ('{"class": "OccupancyNetwork", "arguments": {"blocks": 1000000000000}}', "blocks is 1,000,000,000,000"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -185,7 +186,7 @@ def test_a_model_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(store, "write_checksums", lambda *_: (_ for _ in ()).throw(full))
     with pytest.raises(OSError, match="No space"):
-        store.save(small(pool="max"), tmp_path)
+        store.save(small(layers=LayerOptions(pool="max")), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == expected
 
 
@@ -194,7 +195,7 @@ def test_a_run_stands_for_its_best_model(tmp_path):
     (tmp_path / "run" / "config.json").write_text('{"task": "classification", "recipe": {}}')
     assert isinstance(vn.load(tmp_path / "run"), DGCNN)
     shutil.rmtree(tmp_path / "run" / "best")
-    with pytest.raises(store.StoreError, match="no best model yet"):
+    with pytest.raises(store.StoreError, match="without a best model yet"):
         vn.load(tmp_path / "run")
     for none in (tmp_path / "nowhere", tmp_path / ("x" * 300)):
         with pytest.raises(store.StoreError, match="there is no folder"):
@@ -233,7 +234,7 @@ def test_check_gives_a_saved_model_all_the_inputs_it_needs(tmp_path, vn_command,
     code, out, err = vn_command("check", tmp_path, "--gives", "scalars", "--dtype", "float64")
     assert code == 0, err
     assert "SO3-equivariant" in out
-    assert "no use" in vn_command("check", tmp_path, "--with", "k=3")[2]
+    assert "leave out --with" in vn_command("check", tmp_path, "--with", "k=3")[2]
 
 
 def test_convert_mistakes_get_one_line(tmp_path, vn_command):
@@ -259,3 +260,54 @@ def test_whoever_may_read_the_description_may_read_the_weights(tmp_path):
     store.save(small(), tmp_path)
     modes = {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert len(modes) == 1
+
+
+class Own(vn.models.Model):
+    """A network of a user's own, with tied weights."""
+
+    def __init__(self, classes, *, width=6, layers=LayerOptions()):  # noqa: B008 - immutable
+        super().__init__()
+        self.edge, self.read = vn.EdgeConv(1, width, k=4), vn.Invariant(width, norm="none")
+        self.head = torch.nn.Linear(self.read.out_channels, classes)
+        self.tied = self.head
+
+    def forward(self, points):
+        return self.head(self.read(self.edge(vn.lift(points))).amax(1))
+
+
+def test_a_network_of_ones_own_is_saved_and_loaded(tmp_path):
+    model, points = Own(3, width=9).eval(), torch.randn(2, 10, 3)
+    vn.save(model, tmp_path)
+    for loaded in (vn.load(tmp_path), vn.load(tmp_path, Own)):
+        assert isinstance(loaded, Own)
+        assert loaded.arguments["width"] == 9
+        assert torch.equal(loaded(points), model(points))
+    with pytest.raises(store.StoreError, match="holds a Own, not a DGCNN"):
+        vn.load(tmp_path, vn.models.DGCNN)
+
+
+def test_a_name_that_two_classes_have_needs_the_class(tmp_path):
+    vn.save(Own(3), tmp_path)
+    twin = type("Own", (vn.models.Model,), {})
+    with pytest.raises(store.StoreError, match=r"several imported classes have this name; .*vn.load\(folder, Own\)"):
+        vn.load(tmp_path)
+    assert isinstance(vn.load(tmp_path, Own), Own)
+    del twin
+    gc.collect()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_cannot_be_saved_is_refused(tmp_path):
+    with pytest.raises(store.StoreError, match=r"cannot save a Linear: derive it from vector_neurons.models.Model"):
+        vn.save(torch.nn.Linear(3, 3), tmp_path / "new")
+    with pytest.raises(store.StoreError, match="is not a number, string, list, dict or None"):
+        vn.save(Own(3, layers=torch.relu), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_model_of_the_old_format_names_the_script(tmp_path):
+    vn.save(small(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"format": 1}))
+    with pytest.raises(store.StoreError, match=r"has format 1, .*benchmarks/rename_settings.py"):
+        vn.load(tmp_path)

@@ -148,7 +148,8 @@ def write(model: Model, folder: Path, metadata: Metadata | None = None) -> None:
             f"cannot save a {type(model).__name__}: an argument of its constructor is not a number, string, list, dict "
             f"or None ({first_line(error)})"
         ) from error
-    weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    # Copies: safetensors refuses tied weights.
+    weights = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in model.state_dict().items()}
     try:
         save_file(weights, folder / WEIGHTS)
     except SafetensorError as error:  # how it reports a full disk
@@ -223,6 +224,8 @@ def load(folder: str | Path, model: type[nn.Module] | None = None) -> nn.Module:
     except (SafetensorError, OSError, RuntimeError) as error:
         raise StoreError(f"{weights} is damaged: {first_line(error)}") from error
     loaded.metadata = metadata  # type: ignore[assignment]
+    if not isinstance(loaded, Model):  # of vn train, so that it can be saved again
+        loaded.arguments, loaded.reference = config["arguments"], config["class"]
     return loaded.eval()
 
 
@@ -237,7 +240,7 @@ def _class_of(reference: str, given: type[nn.Module] | None, folder: Path) -> ty
         return MODELS[name]
     own = {cls for cls in _subclasses(Model) if cls.__name__ == name}
     if len(own) != 1:
-        problem = "several imported classes have this name" if own else "which is not a network of this library"
+        problem = "several imported classes have this name" if own else "it is not a network of this library"
         raise StoreError(f"{folder} holds a {name}: {problem}; pass its class: vn.load(folder, {name})")
     return own.pop()
 
