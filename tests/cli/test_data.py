@@ -50,14 +50,14 @@ def test_an_older_pack_survives_a_conversion_that_fails(convert, tmp_path):
     assert (convert.root / "modelnet40.safetensors").read_bytes() == before
 
 
-def test_stopping_says_how_to_go_on(convert, tmp_path, monkeypatch):
+def test_an_interrupt_says_how_to_resume(convert, tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(modelnet40, "_read_npz", stop)
     code, _, err = convert("modelnet40", published.modelnet_npz(tmp_path / "modelnet40.npz"))
     assert code == 2
-    assert err == ["vn data: stopped; the same command goes on where it was"]
+    assert err == ["vn data: interrupted; run the same command to resume"]
     assert not list(convert.root.iterdir())
 
 

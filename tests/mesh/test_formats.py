@@ -42,7 +42,7 @@ def binary_ply(order="<", rows=((0, 1, 2),), faces=None, vertices=4, more=b""):
     return mesh_ply(binary(order, rows) + more, vertices, len(rows) if faces is None else faces, format=kind)
 
 
-COLOURED = XYZ + "property uchar red\nproperty uchar green\nproperty uchar blue\nproperty float quality\n"
+COLORED = XYZ + "property uchar red\nproperty uchar green\nproperty uchar blue\nproperty float quality\n"
 TEXTURED = CORNERS + "property list uchar float texcoord\nproperty int texnumber\n"
 EDGES = "property int vertex1\nproperty int vertex2\n"
 READABLE = {
@@ -63,7 +63,7 @@ READABLE = {
     "meshlab.ply": (
         ply(
             "0 0 0 255 0 0 0.5\n1 0 0 255 0 0 0.5\n0 1 0 255 0 0 0.5\n3 0 1 2 6 0 0 1 0 0 1 0\n0 1\n",
-            ("vertex", 3, COLOURED),
+            ("vertex", 3, COLORED),
             ("face", 1, TEXTURED),
             ("edge", 1, EDGES),
         ),

@@ -215,9 +215,9 @@ def test_what_cannot_be_is_said_in_one_line(options, words):
 def test_answers_that_are_no_use():
     with pytest.raises(MeshError, match=r"is NaN at 593 of 729 points: check the function"):
         exact(lambda points: ball(points).sqrt(), start=8, resolution=16)
-    with pytest.raises(MeshError, match=r"one number for each of 729 points, not \(729, 1\)"):
+    with pytest.raises(MeshError, match=r"one value for each of 729 points, not \(729, 1\)"):
         exact(lambda points: ball(points)[:, None], start=8, resolution=16)
-    with pytest.raises(MeshError, match="let occupancy neither detach nor forbid them"):
+    with pytest.raises(MeshError, match="occupancy must not detach or disable them"):
         exact(lambda points: ball(points).detach(), start=8, resolution=16, normals=True)
 
 

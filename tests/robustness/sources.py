@@ -190,10 +190,11 @@ def use_pack(folder: Path) -> None:
     import torch
 
     from vector_neurons.data.pack import DataError, open_pack
-    from vector_neurons.data.packed import Packed
+    from vector_neurons.data.pack_dataset import PackDataset
 
     try:
-        data = Packed(open_pack(folder / "mine.safetensors", kind="folder"), "train", points=16, subset="random")
+        opened = open_pack(folder / "mine.safetensors", kind="folder")
+        data = PackDataset("train", pack=opened, points=16, subset="random")
         data.batch(torch.arange(len(data)))
     except DataError as error:
         print(error, file=sys.stderr)

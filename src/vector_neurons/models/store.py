@@ -209,8 +209,8 @@ def _shapes(weights: Path) -> dict[str, tuple[int, ...]]:
     """Shapes of the tensors in a file, from its header alone."""
     from safetensors import SafetensorError, safe_open
 
-    check_regular(weights)
     try:
+        check_regular(weights)
         with safe_open(weights, "pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..data import Cloud
 from ..geometry.sampling import ball, box
-from ..mesh import Mesh, extract, iou
+from ..mesh import Mesh, describe_nonfinite, extract, iou
 from ..models import OccupancyNetwork, store
 from .task import Counts, Task, fixed, real
 
@@ -134,8 +134,8 @@ def reconstruct(
 
 def _check_spread(points: Float[Tensor, "points 3"]) -> None:
     """Refuse a scan that has no extent, and warn of one that has no depth."""
-    if not points.isfinite().all():
-        raise ValueError("a scan has coordinates that are NaN or infinite")
+    if nonfinite := describe_nonfinite(points):
+        raise ValueError(f"the scan is damaged: {nonfinite}")
     extent, far = (points.amax(0) - points.amin(0)).max().item(), points.abs().max().item()
     if extent == 0:
         raise ValueError("all points of the scan are at one place: it has no shape")

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from .._files import first_line
 from ..data import DataError, Dataset
-from ..data.pack import seed_of, verify
+from ..data.pack import verify
+from ..data.seeding import derive_seed
 from ..models import Model, store
 from ..nn.extremes import RangeError
 from ..tasks import Counts, Task, add
@@ -132,7 +133,7 @@ def _fit(
                     started, step = time.monotonic(), progress.step
                     optimize.set_lr(optimizer, optimize.learning_rate(recipe, epoch + step / steps))
                     indices = world.share(order[step * recipe.batch_size : (step + 1) * recipe.batch_size])
-                    torch.manual_seed(seed_of(machine.seed, "step", epoch, step, world.rank))
+                    torch.manual_seed(derive_seed(machine.seed, "step", epoch, step, world.rank))
                     _learn(forward, model, task, train, indices, settings, optimizer, progress, world, folder)
                     if averaged is not None:
                         optimize.average(averaged, model, recipe.ema, epoch * steps + step)
@@ -355,7 +356,7 @@ def _restore(
 
 
 def _generator(*parts: object) -> torch.Generator:
-    return torch.Generator().manual_seed(seed_of(*parts))
+    return torch.Generator().manual_seed(derive_seed(*parts))
 
 
 def _stopped(received: list[int], folder: Path) -> StoppedError:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._files import abbreviate
 from ..data import Cloud, DataError, Dataset, Folder, ModelNet40, Occupancy, ShapeNetPart, Shapes
 from ..data.augment import Jitter, Occlude, Scale, Shift, Subset, UnitBall
-from ..data.pack import listed, seed_of
+from ..data.seeding import derive_seed
 from ..geometry import rotations
 from ..models import DGCNN, DGCNNSegmenter, Model, OccupancyNetwork, PointNet, PointNetSegmenter, store
 from ..tasks import Classification, Reconstruction, Segmentation, Task
@@ -103,7 +104,7 @@ def check_data(model: nn.Module, data: store.Meaning, where: Path) -> None:
             continue
         gone, come = [x for x in old if x not in new], [x for x in new if x not in old]
         sides = (("model", gone), ("data", come))
-        how = "; ".join(f"only the {side} has {listed(some)}" for side, some in sides if some) or "in another order"
+        how = "; ".join(f"only the {side} has {abbreviate(some)}" for side, some in sides if some) or "in another order"
         raise TrainingError(f"{where} was trained on other {what} than those of the data: {how}")
     if None not in (learned.drawn_from, data.drawn_from) and learned.drawn_from != data.drawn_from:
         raise TrainingError(
@@ -154,7 +155,7 @@ def training_batch(data: Dataset, indices: Tensor, settings: Settings, epoch: in
     points, seed = points_at(settings, epoch), settings.machine.seed
     prepared = []
     for index, cloud in zip(indices.tolist(), _each(data.batch(indices)), strict=True):
-        generator = torch.Generator().manual_seed(seed_of(seed, "train", epoch, index))
+        generator = torch.Generator().manual_seed(derive_seed(seed, "train", epoch, index))
         share = settings.recipe.occlude
         if share > 0 and torch.rand((), generator=generator).item() < share:
             cloud = Occlude(points=points)(cloud, generator)  # by all its points: few do not hide each other
@@ -162,7 +163,7 @@ def training_batch(data: Dataset, indices: Tensor, settings: Settings, epoch: in
         cloud = _augment(subset(cloud, generator), settings.recipe, generator)
         cloud = _in_its_ball(noisy(cloud, settings.clouds, generator), settings.clouds)
         if settings.protocol.fixed_poses:
-            generator = torch.Generator().manual_seed(seed_of(seed, "training pose", index))
+            generator = torch.Generator().manual_seed(derive_seed(seed, "training pose", index))
         prepared.append(cloud.rotate(rotations.draw(settings.protocol.train_rotations, 1, generator=generator)[0]))
     return Cloud.stack(prepared)
 
@@ -178,13 +179,13 @@ def posed_batch(data: Dataset, indices: Tensor, clouds: Clouds, kind: Rotations,
 
 def few_points(cloud: Cloud, index: int, clouds: Clouds, seed: int) -> Cloud:
     """A cloud for validation and test with the points that it has there, noise included."""
-    generator = torch.Generator().manual_seed(seed_of(seed, "points", index))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "points", index))
     return noisy(Subset(clouds.points)(cloud, generator), clouds, generator)
 
 
 def pose(kind: Rotations, index: int, seed: int, trial: int = 0) -> Tensor:
     """The rotation of a cloud in validation and test."""
-    return rotations.draw(kind, 1, generator=torch.Generator().manual_seed(seed_of(seed, "pose", trial, index)))[0]
+    return rotations.draw(kind, 1, generator=torch.Generator().manual_seed(derive_seed(seed, "pose", trial, index)))[0]
 
 
 def points_at(settings: Settings, epoch: int) -> int:

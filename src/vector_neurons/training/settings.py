@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..data.reading import Up
+from ..data.rows import Up
 from ..models.occupancy import CodeInvariants, DecoderName
 from ..typing import Neurons, Nonlinearity, Pool, Rotations
 
