@@ -312,7 +312,7 @@ REFUSED_OCCUPANCY = {
     "NaN normals": (occ_source("pointcloud.npz", normals=np.full((3000, 3), np.nan)), "pointcloud.npz, normals: 3,000"),
     "no test set": (occ_empty, "the OccNet format is incomplete: its test set has no shapes"),
     "NaN": (occ_source("pointcloud.npz", points=np.full((3000, 3), np.nan)), "3,000 of 3,000 points"),
-    "few": (occ_source("pointcloud.npz", points=np.ones((5, 3)), normals=np.ones((5, 3))), "asked for 1,000: lower"),
+    "few": (occ_source("pointcloud.npz", points=np.ones((5, 3)), normals=np.ones((5, 3))), "fewer than 1,000: lower"),
     "wrong folder": (wrong_folder, "has no files to read"),
 }
 

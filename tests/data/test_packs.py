@@ -1,5 +1,6 @@
 """Packs: what is cut from them, how they are split, and how they come about."""
 
+import json
 import os
 import pickle
 import time
@@ -10,6 +11,7 @@ import numpy as np
 import published
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from vector_neurons.data import DataError, ModelNet40, Occupancy, PackDataset, modelnet40, pack, plan
 from vector_neurons.data.convert import convert_plan
@@ -221,6 +223,36 @@ def test_a_kept_chunk_that_does_not_load_or_whose_source_changed_is_read_again(t
     (tmp_path / "p.partial" / "x.json").write_text('{"names": ["x"], "damaged": []}')
     convert_plan(path, "p", Plan("test", ("a",), [Chunk("train", 1, partial(ChunkContent, rows, ["x"]), "x")]))
     assert pack.open_pack(path).arrays["points"].shape == (1, 4, 3)
+
+
+def test_a_chunk_that_another_version_described_is_read_again(tmp_path):
+    rows, reads = {"points": torch.zeros(1, 4, 3), "label": torch.tensor([0])}, []
+
+    def read():
+        reads.append(1)
+        return ChunkContent(rows, ["x"])
+
+    path, one = tmp_path / "p.safetensors", Plan("test", ("a",), [Chunk("train", 1, read, "x")])
+    described = {"names": ["x"], "damaged": [], "notes": [], "digests": [], "without_normals": []}
+    for fields, expected in ((described, 0), ({k: x for k, x in described.items() if k != "digests"}, 1)):
+        (tmp_path / "p.partial").mkdir()
+        save_file(rows, tmp_path / "p.partial" / "x.safetensors")
+        (tmp_path / "p.partial" / "x.json").write_text(json.dumps(fields))
+        convert_plan(path, "p", one)
+        assert len(reads) == expected
+
+
+def test_a_data_set_opens_another_pack_by_name_path_or_itself(tmp_path):
+    other = modelnet40.convert(published.modelnet_npz(tmp_path / "modelnet40.npz"), tmp_path).rename(
+        tmp_path / "other.safetensors"
+    )
+    opened = [
+        ModelNet40("test", tmp_path, pack="other"),
+        ModelNet40("test", pack=other),
+        ModelNet40("test", pack=pack.open_pack(other)),
+    ]
+    assert [data.pack.path for data in opened] == [other] * 3
+    assert all(torch.equal(data[0].points, opened[0][0].points) for data in opened)
 
 
 def test_what_only_some_shapes_have_is_left_out(tmp_path):

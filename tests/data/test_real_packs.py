@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.fixture(scope="session")
 def root(tmp_path_factory):
-    """Packs of the two labelled sets, converted once for a run."""
+    """Packs of the two labeled sets, converted once for a run."""
     root = tmp_path_factory.mktemp("packs")
     modelnet40.convert(published.REAL, root)
     shapenet_part.convert(published.REAL, root)

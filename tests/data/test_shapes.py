@@ -223,9 +223,9 @@ def test_what_cannot_be_made_is_said_in_one_line(unchecked):
         with pytest.raises(ValueError, match=words):
             Shapes(**options)
     data = Shapes(size=3, points=8)
-    with pytest.raises(IndexError, match="3 clouds, asked for number 3"):
+    with pytest.raises(IndexError, match="index 3 is out of range: shapes has 3 clouds"):
         data[3]
-    with pytest.raises(IndexError, match="3 clouds, asked for number 5"):
+    with pytest.raises(IndexError, match="index 5 is out of range: shapes has 3 clouds"):
         data.batch(torch.tensor([0, 5]))
 
 

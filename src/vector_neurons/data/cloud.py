@@ -136,7 +136,7 @@ class Dataset(ABC):
 
     def __getitem__(self, index: int) -> Cloud:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"{self.name} has {len(self)} clouds, asked for number {index}")
+            raise IndexError(f"index {index} is out of range: {self.name} has {len(self)} clouds")
         return self.batch(torch.tensor([index % len(self)])).map(lambda x: x[0])
 
     @abstractmethod

@@ -76,7 +76,7 @@ class Occupancy(Dataset):
         test: float = 0.2,
     ) -> None:
         if frame not in get_args(Frame):
-            raise DataError(f'unvalues frame {frame!r}: choose "unit_ball" or "unit_cube"')
+            raise DataError(f'unknown frame {frame!r}: choose "unit_ball" or "unit_cube"')
         self.pack: Pack = open_pack(pack, root, kind=NAME, command=COMMAND)
         self.drawn_from = drawn_from(self.pack)
         self.split, self.normals, self.frame, self.seed = split, normals, frame, seed
@@ -96,7 +96,7 @@ class Occupancy(Dataset):
         if not (1 <= points <= have and 0 <= self.uniform <= uniform and 0 <= self.near <= near_surface):
             raise DataError(
                 f"{self.pack.path} has {have:,} surface points, {uniform:,} uniform queries and {near_surface:,} near "
-                f"the surface for each shape, asked for {points:,}, {self.uniform:,} and {self.near:,}"
+                f"the surface for each shape: {points:,}, {self.uniform:,} and {self.near:,} are too many or too few"
             )
 
     def batch(self, indices: Int[Tensor, " batch"]) -> Cloud:
@@ -277,7 +277,7 @@ def _read_pair(file: Path, name: str, minimum: int) -> tuple[Tensor, Tensor]:
     if len(values) != len(points):
         raise DataError(f"{file} is truncated: {len(values):,} {name} for {len(points):,} points")
     if len(points) < minimum:
-        raise DataError(f"{file} has {len(points):,} points, asked for {minimum:,}: lower --points or --queries")
+        raise DataError(f"{file} has {len(points):,} points, fewer than {minimum:,}: lower --points or --queries")
     check_finite_points(torch.from_numpy(points), str(file))
     if name == "normals":
         check_finite_points(torch.from_numpy(values), f"{file}, normals")

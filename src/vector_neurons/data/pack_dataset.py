@@ -64,7 +64,9 @@ class PackDataset(Dataset):
         self.fields = ["points", *(name for name in ("parts",) if name in pack.arrays)]
         self._farthest: Tensor | None = None
         if not 1 <= points <= self.stored:
-            raise DataError(f"{pack.path} holds {self.stored:,} points of each shape, asked for {points:,}")
+            raise DataError(
+                f"points={points:,} is out of range: {pack.path} holds {self.stored:,} points of each shape"
+            )
         if subset not in ("first", "random", "farthest"):
             raise DataError(f'unknown subset {subset!r}: choose "first", "random" or "farthest"')
         if normals:

@@ -18,7 +18,7 @@ QUERY_CUBE_SCALE = 1.1  # side of the cube of uniform queries, relative to the l
 
 @dataclass(frozen=True)
 class OccupancySampler:
-    """Turns meshes into rows of an occupancy pack.
+    """Converts meshes to rows of an occupancy pack.
 
     Attributes:
         points: surface points of each mesh.

@@ -117,7 +117,7 @@ class Shapes(Dataset):
 
     def _sample(self, index: int) -> SampledObject:
         if not 0 <= index < len(self):
-            raise IndexError(f"shapes has {len(self)} clouds, asked for number {index}")
+            raise IndexError(f"index {index} is out of range: shapes has {len(self)} clouds")
         rng = np.random.default_rng((self.seed, list(SPLIT_SIZES).index(self.split), index))
         assembly = Assembly(FAMILIES[self.classes[index % len(self.classes)]].sample(Sampler(rng)))
         points, normals, owner = assembly.sample(self.points, rng)

@@ -22,7 +22,7 @@ GLB_JSON_MAX_BYTES = 2**26
 
 
 def read_off(content: bytes) -> tuple[Array, Array]:
-    """Read vertices and triangles. The counts may stand in the first line, as in some files of ModelNet40."""
+    """Read vertices and triangles. The counts may be in the first line, as in some files of ModelNet40."""
     rows = lines(content, b"#")
     kind = OFF_HEADER.match(rows[0]) if rows else None
     if kind is None:

@@ -83,7 +83,7 @@ def extract(
     values[values == 0] = -1 / VALUE_LIMIT  # outside all the same, but at an exact 0 marching cubes leaves holes
     # A layer of outside closes what the border of the box cuts; clamping then puts the cut exactly onto the border.
     padded = F.pad(values, (1,) * 6, value=-1.0).numpy()
-    # Its "ascent" is the one that turns faces outwards while the axes are in the order x y z.
+    # "ascent" orients faces outwards for axes in the order x y z.
     corners, triangles, _, _ = marching_cubes(padded, 0.0, gradient_direction="ascent")
     fractions = (torch.from_numpy(corners.astype(np.float64)) - 1).clamp(0, resolution) / resolution
     mesh = Mesh(field.at(fractions), torch.from_numpy(triangles.astype(np.int64)))
@@ -108,7 +108,7 @@ def _load(module: str, package: str) -> Any:
 
 def _check(start: int, resolution: int, batch: int, faces: int | None, refine: int) -> None:
     if refine < 0:
-        raise MeshError(f"refine={refine} must be at least 0")
+        raise MeshError(f"refine={refine} must be 0 or more")
     if start < 1 or batch < 1:
         raise MeshError(f"start={start} and batch={batch} must both be at least 1")
     if faces is not None and faces < 4:

@@ -13,7 +13,7 @@ from .xyz import NORMAL_NAMES, POINT_NAMES, ParsedCloud, column_indices, named_c
 
 HEADER = re.compile(rb"\s*(?:#[^\n]*\n\s*|[A-Z]+ [^\n]*\n)*?DATA (ascii|binary|binary_compressed)[ \t\r]*\n")
 KINDS = {"F": "f", "I": "i", "U": "u"}
-LZF_MAX_RATIO = 100  # three bytes stand for 264 at most
+LZF_MAX_RATIO = 100  # three bytes encode at most 264
 Columns = list[NDArray[Any]]
 
 

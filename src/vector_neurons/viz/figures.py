@@ -47,11 +47,6 @@ def gallery(
     >>> len(figure.axes)
     2
     """
-    try:
-        from matplotlib.colors import to_rgb
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('pictures need matplotlib: pip install "vector-neurons[viz]"') from error
     count = len(points)
     if titles is not None and len(titles) != count:
         raise ValueError(f"{count} clouds need {count} titles, got {len(titles)}")
@@ -60,8 +55,8 @@ def gallery(
             raise ValueError(f"{count} clouds need {name} for {count}, got {len(given)}")
     columns = min(columns, count)
     rows = math.ceil(count / columns)
-    figure = Figure(figsize=(2.2 * columns, 2.4 * rows), facecolor="white", layout="constrained")
-    palette = torch.tensor([to_rgb(color) for color in PALETTE])
+    figure = _new_figure(2.2 * columns, 2.4 * rows)
+    palette = torch.tensor([[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in PALETTE])
     right, up, towards = _camera(azimuth, elevation)
     light = torch.nn.functional.normalize(up + 0.6 * towards - 0.3 * right, dim=0)
     for i in range(count):
@@ -95,14 +90,6 @@ def gallery(
     return figure
 
 
-def _camera(azimuth: float, elevation: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return unit vectors to the right, up and towards the camera."""
-    a, e = math.radians(azimuth), math.radians(elevation)
-    towards = torch.tensor([math.cos(a) * math.cos(e), math.sin(a) * math.cos(e), math.sin(e)], dtype=torch.float64)
-    right = torch.tensor([-math.sin(a), math.cos(a), 0], dtype=torch.float64)
-    return right, torch.linalg.cross(towards, right), towards
-
-
 def confusion(
     matrices: Sequence[Int[Tensor, "classes classes"]], titles: Sequence[str], names: Sequence[str]
 ) -> "Figure":
@@ -120,11 +107,7 @@ def confusion(
     >>> figure.axes[0].get_title()
     'VN-DGCNN'
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('pictures need matplotlib: pip install "vector-neurons[viz]"') from error
-    figure = Figure(figsize=(5.2 * len(matrices), 5), layout="constrained")
+    figure = _new_figure(5.2 * len(matrices), 5)
     for i, (matrix, title) in enumerate(zip(matrices, titles, strict=True)):
         axes = figure.add_subplot(1, len(matrices), i + 1)
         fractions = matrix / matrix.sum(1, keepdim=True).clamp(min=1)
@@ -136,3 +119,19 @@ def confusion(
         if i == 0:
             axes.set_ylabel("true class")
     return figure
+
+
+def _new_figure(width: float, height: float) -> "Figure":
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('pictures need matplotlib: pip install "vector-neurons[viz]"') from error
+    return Figure(figsize=(width, height), facecolor="white", layout="constrained")
+
+
+def _camera(azimuth: float, elevation: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return unit vectors to the right, up and towards the camera."""
+    a, e = math.radians(azimuth), math.radians(elevation)
+    towards = torch.tensor([math.cos(a) * math.cos(e), math.sin(a) * math.cos(e), math.sin(e)], dtype=torch.float64)
+    right = torch.tensor([-math.sin(a), math.cos(a), 0], dtype=torch.float64)
+    return right, torch.linalg.cross(towards, right), towards
