@@ -25,7 +25,11 @@ Augmentation = Callable[[Cloud, Generator], Cloud]
 
 
 class Chain:
-    """Apply augmentations one after the other, with one generator."""
+    """Apply augmentations one after the other, with one generator.
+
+    Args:
+        steps: augmentations, or other functions of a cloud and a generator.
+    """
 
     def __init__(self, *steps: Augmentation) -> None:
         self.steps = steps
@@ -39,9 +43,16 @@ class Chain:
 
 @dataclass(frozen=True)
 class Scale:
-    """Scale every axis by its own factor, uniform between `low` and `high`: an anisotropic scale.
+    """Scale points and queries along every axis by its own random factor: an anisotropic scale.
 
-    Normals stay perpendicular to the surface; queries are scaled too.
+    Normals stay perpendicular to the surface.
+
+    Args:
+        low: smallest factor.
+        high: largest factor.
+
+    >>> Scale(2.0, 2.0)(Cloud(torch.ones(1, 3))).points.tolist()
+    [[2.0, 2.0, 2.0]]
     """
 
     low: float = 2 / 3
@@ -61,7 +72,11 @@ class Scale:
 
 @dataclass(frozen=True)
 class Shift:
-    """Translate a cloud and its queries by an offset uniform in ±`max_offset` along every axis."""
+    """Translate a cloud and its queries by a random offset along every axis.
+
+    Args:
+        max_offset: the offset is uniform between -`max_offset` and `max_offset`.
+    """
 
     max_offset: float = 0.2
 
@@ -74,7 +89,12 @@ class Shift:
 
 @dataclass(frozen=True)
 class Jitter:
-    """Add Gaussian noise, clipped to ±`clip`, to every point; queries, which refer to the true shape, stay."""
+    """Add Gaussian noise to every point; queries, which refer to the true shape, stay.
+
+    Args:
+        sigma: standard deviation of the noise.
+        clip: largest absolute value of the noise; None does not clip.
+    """
 
     sigma: float = 0.01
     clip: float | None = 0.05
@@ -89,6 +109,9 @@ class UnitBall:
     """Center a cloud on its mean and scale its farthest point to distance 1, together with its queries.
 
     It depends on the points alone, so it applies to scans without any annotation too.
+
+    >>> UnitBall()(Cloud(torch.tensor([[1.0, 0.0, 0.0], [5.0, 0.0, 0.0]]))).points.tolist()
+    [[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
     """
 
     def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
@@ -100,7 +123,15 @@ class UnitBall:
 
 @dataclass(frozen=True)
 class Subset:
-    """Keep a random subset of `points` points and of `queries` queries, without repetition; None keeps all."""
+    """Keep a random subset of the points and of the queries of every cloud, without repetition.
+
+    Args:
+        points: number of points to keep, with their normals and parts; None keeps all.
+        queries: number of queries to keep, with their occupancy; None keeps all.
+
+    >>> Subset(10)(Cloud(torch.rand(4, 100, 3))).points.shape
+    torch.Size([4, 10, 3])
+    """
 
     points: int | None = None
     queries: int | None = None
@@ -121,6 +152,9 @@ class Outliers:
     """Replace a fraction of the points by outliers, uniform in the bounding ball of the cloud, with random normals.
 
     An outlier keeps the part of the point that it replaces.
+
+    Args:
+        fraction: of the points, between 0 and 1.
     """
 
     fraction: float = 0.05
@@ -163,6 +197,9 @@ class Occlude:
             and lets the camera look through sparser ones.
         tilts: number of further directions that are tested.
         points: number of points of the result; by default as many as before. Fewer are repeated less.
+
+    >>> Occlude(points=50)(Cloud(torch.rand(100, 3))).points.shape
+    torch.Size([50, 3])
     """
 
     distance: float = 3.0

@@ -79,7 +79,7 @@ def data_root(root: str | Path | None = None) -> Path:
     try:
         return Path(given).expanduser() if given else cache()
     except (FileError, RuntimeError) as error:  # no home
-        raise DataError(f"{first_line(error)}; or say where packs are with VN_DATA") from error
+        raise DataError(f"{first_line(error)}; or set VN_DATA to a folder for packs") from error
 
 
 def pack_path(pack: str | Path, root: str | Path | None = None) -> Path:
@@ -107,7 +107,7 @@ def open_pack(
     except OSError as error:  # a name that is too long, a folder that may not be entered
         raise DataError(f"{path} cannot be read: {error.strerror or first_line(error)}") from error
     if not exists:
-        raise DataError(f"there is no pack {path}: make it with `{command}`, or say where it is with VN_DATA")
+        raise DataError(f"there is no pack {path}: make it with `{command}`, or set VN_DATA to the folder that has it")
     try:
         check_regular(path)
         with safe_open(path, "pt") as file:  # compares the length of the file with what its header announces

@@ -64,9 +64,7 @@ class PackDataset(Dataset):
         self.fields = ["points", *(name for name in ("parts",) if name in pack.arrays)]
         self._farthest: Tensor | None = None
         if not 1 <= points <= self.stored:
-            raise DataError(
-                f"points={points:,} is out of range: {pack.path} holds {self.stored:,} points of each shape"
-            )
+            raise DataError(f"points={points:,} is out of range: {pack.path} has {self.stored:,} points of each shape")
         if subset not in ("first", "random", "farthest"):
             raise DataError(f'unknown subset {subset!r}: choose "first", "random" or "farthest"')
         if normals:
