@@ -281,4 +281,4 @@ def test_who_has_seen_enough_of_the_output_is_no_error(convert, tmp_path, monkey
 
     monkeypatch.setattr("builtins.print", closed)
     with pytest.raises(BrokenPipeError):  # which `vn` itself takes as the end
-        data.run(data.Folder(to="mine", data_root=convert.root))
+        data.run(data.FolderOptions(to="mine", data_root=convert.root))

@@ -24,7 +24,7 @@ MAX_DAMAGED_LINES = 20  # printed
 
 
 @dataclass(frozen=True)
-class _Common:
+class _Options:
     source: Source = None
     """folder or .npz file to convert; without it the existing pack is described"""
     data_root: Path | None = None
@@ -51,7 +51,7 @@ class _Common:
 
 
 @dataclass(frozen=True)
-class ModelNet40(_Common):
+class ModelNet40Options(_Options):
     """ModelNet40: the text, HDF5 or mesh release, or modelnet40.npz."""
 
     points: int = 2048
@@ -65,7 +65,7 @@ class ModelNet40(_Common):
 
 
 @dataclass(frozen=True)
-class ShapeNetPart(_Common):
+class ShapeNetPartOptions(_Options):
     """ShapeNet-Part: the text or HDF5 release, or shapenet_part.npz."""
 
     points: int = 2048
@@ -82,7 +82,7 @@ class ShapeNetPart(_Common):
 
 
 @dataclass(frozen=True)
-class Occupancy(_Common):
+class OccupancyOptions(_Options):
     """Occupancy of a folder of meshes, of scanned_objects.npz, or in OccNet's format."""
 
     to: str = occupancy.NAME
@@ -108,7 +108,7 @@ class Occupancy(_Common):
 
 
 @dataclass(frozen=True)
-class Folder(_Common):
+class FolderOptions(_Options):
     """Your own files: class/name.{ply,obj,stl,off,glb,xyz,npy,npz,pcd,csv,pts}, or train/class/..."""
 
     to: str | None = None
@@ -131,10 +131,10 @@ class Folder(_Common):
 
 def run(
     what: Annotated[
-        Annotated[ModelNet40, tyro.conf.subcommand(ModelNet40.verb)]
-        | Annotated[ShapeNetPart, tyro.conf.subcommand(ShapeNetPart.verb)]
-        | Annotated[Occupancy, tyro.conf.subcommand(Occupancy.verb)]
-        | Annotated[Folder, tyro.conf.subcommand(Folder.verb)],
+        Annotated[ModelNet40Options, tyro.conf.subcommand(ModelNet40Options.verb)]
+        | Annotated[ShapeNetPartOptions, tyro.conf.subcommand(ShapeNetPartOptions.verb)]
+        | Annotated[OccupancyOptions, tyro.conf.subcommand(OccupancyOptions.verb)]
+        | Annotated[FolderOptions, tyro.conf.subcommand(FolderOptions.verb)],
         tyro.conf.arg(name=""),
     ],
 ) -> int:

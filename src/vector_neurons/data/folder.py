@@ -13,7 +13,7 @@ from .._files import abbreviate, first_line
 from ..mesh import Mesh, io, surface
 from .convert import convert_plan
 from .pack import DataError, open_pack, pack_path
-from .pack_dataset import PackDataset, Subset
+from .pack_dataset import PackDataset, SubsetMethod
 from .plan import Plan, chunk_key, file_chunks
 from .reading import check_minimum
 from .rows import PackRows, Up, cloud_rows, resample
@@ -71,7 +71,7 @@ class Folder(PackDataset):
         *,
         pack: str | Path | None = None,
         points: int = 1024,
-        subset: Subset = "first",
+        subset: SubsetMethod = "first",
         normals: bool = False,
         seed: int = 0,
         split_seed: int = 0,

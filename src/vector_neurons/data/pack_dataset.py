@@ -15,7 +15,7 @@ from .pack import DataError, Pack, open_pack
 from .seeding import derive_seed
 from .splits import drawn_from, split_rows
 
-Subset = Literal["first", "random", "farthest"]
+SubsetMethod = Literal["first", "random", "farthest"]
 
 
 class PackDataset(Dataset):
@@ -44,7 +44,7 @@ class PackDataset(Dataset):
         *,
         pack: Pack | str | Path | None = None,
         points: int = 1024,
-        subset: Subset = "first",
+        subset: SubsetMethod = "first",
         normals: bool = False,
         seed: int = 0,
         split_seed: int = 0,
