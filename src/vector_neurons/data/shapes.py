@@ -144,7 +144,9 @@ class Shapes(Dataset):
         )
 
 
-def _sample_queries(points: PointArray, uniform: int, near: int, rng: np.random.Generator) -> PointArray:
+def _sample_queries(
+    points: PointArray, uniform: int, near: int, rng: np.random.Generator
+) -> Float[np.ndarray, "queries 3"]:
     """Sample query points uniformly in the scaled bounding cube, and near the surface."""
     low, high = points.min(axis=0), points.max(axis=0)
     side = float((high - low).max()) * QUERY_CUBE_SCALE

@@ -107,7 +107,7 @@ def confusion(
     >>> figure.axes[0].get_title()
     'VN-DGCNN'
     """
-    figure = _new_figure(5.2 * len(matrices), 5)
+    figure = _new_figure(5.2 * len(matrices), 5.0)
     for i, (matrix, title) in enumerate(zip(matrices, titles, strict=True)):
         axes = figure.add_subplot(1, len(matrices), i + 1)
         fractions = matrix / matrix.sum(1, keepdim=True).clamp(min=1)
