@@ -12,7 +12,7 @@ from torch import Tensor
 from vector_neurons.mesh import sample
 from vector_neurons.models import OccupancyNetwork
 from vector_neurons.training import checkpoint, mesh_metrics, read_config
-from vector_neurons.viz import stills
+from vector_neurons.viz import gallery
 
 POSES = {"I": "as stored", "SO3": "turned"}
 COLOURS = {"input": 7, "truth": 6}  # of the palette; methods have the first ones
@@ -57,7 +57,7 @@ def main() -> None:
                 )
                 show(title, *drawn, colour, number == 0)
             show("truth", whole.points, whole.normals, COLOURS["truth"], number == 0)
-    figure = stills.gallery(clouds, parts, titles, normals=normals, columns=len(POSES) * (2 + len(models)), radius=1.1)
+    figure = gallery(clouds, parts, titles, normals=normals, columns=len(POSES) * (2 + len(models)), radius=1.1)
     figure.savefig(given.out, dpi=70)
 
 

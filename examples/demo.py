@@ -21,7 +21,7 @@ from vector_neurons.data import Cloud
 from vector_neurons.models import store
 from vector_neurons.training import batches, evaluate, factory, read_config, report
 from vector_neurons.training.log import curves, read_metrics
-from vector_neurons.viz import page, stills
+from vector_neurons.viz import Page, confusion, gallery
 
 NETWORKS = {"scalar": "DGCNN", "vector": "VN-DGCNN"}
 SHOWN, POSES = torch.tensor([0, 6, 11]), 4
@@ -79,7 +79,7 @@ def main() -> None:
     started = time.monotonic()
     kernels.available()  # built once, before two processes would both do it
     train(options.out, flags)
-    built = page.Page("Train upright, test in any pose")
+    built = Page("Train upright, test in any pose")
     tested = {neurons: evaluate(options.out / neurons, ["z", "SO3"]) for neurons in NETWORKS}
     numbers = {
         neurons: [report(task, counts[kind][0])["accuracy"] for kind in ("z", "SO3")]
@@ -104,10 +104,10 @@ def main() -> None:
     built.heading("What is taken for what, under SO(3)")
     matrices = [tested[neurons][1]["SO3"][0]["confusion"] for neurons in NETWORKS]
     classes = tested["vector"][0].outputs
-    built.figure(page.confusion(matrices, list(NETWORKS.values()), classes), "confusion matrices of both networks")
+    built.figure(confusion(matrices, list(NETWORKS.values()), classes), "confusion matrices of both networks")
     built.heading("One object, several poses")
     shown, titles = examples(options.out)
-    built.figure(stills.gallery(shown.points, None, titles, normals=None, columns=POSES), "clouds, and their names")
+    built.figure(gallery(shown.points, None, titles, normals=None, columns=POSES), "clouds, and their names")
     file = options.out / "report.html"
     file.write_text(str(built))
     print(f"\n{file}, after {time.monotonic() - started:.0f} s")

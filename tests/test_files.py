@@ -79,7 +79,7 @@ def test_whoever_waits_for_a_lock_is_told_for_whom(tmp_path):
         told.append(who)
         holder.communicate(b"")
 
-    with _files.locked(path, waiting=waiting):
+    with _files.locked(path, on_wait=waiting):
         assert f"locked by process {holder.pid}" in told[0]
 
 
@@ -105,14 +105,19 @@ def test_damaged_json_is_one_line(tmp_path, content):
 
 def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
     os.mkfifo(tmp_path / "fifo")
-    for path in (tmp_path / "fifo", tmp_path, tmp_path / "none", tmp_path / ("x" * 300), tmp_path / "a\0b"):
-        with pytest.raises(_files.FileError, match=r"no regular file|cannot be read"):
+    for path in (tmp_path / "fifo", tmp_path, tmp_path / "a\0b"):
+        with pytest.raises(_files.FileError, match=r"not a regular file|cannot be read: embedded null"):
             _files.read_json(path)
-        with pytest.raises(_files.FileError):
+        with pytest.raises(_files.FileError, match=r"not a regular file|cannot be read: embedded null"):
+            _files.sha256(path)
+    for path, words in ((tmp_path / "none", "No such file"), (tmp_path / ("x" * 300), "File name too long")):
+        with pytest.raises(_files.FileError, match=f"cannot be read: {words}"):
+            _files.read_json(path)
+        with pytest.raises(OSError, match=words):
             _files.sha256(path)
     (tmp_path / "large").write_text("[1, 2, 3]")
-    with pytest.raises(_files.FileError, match="more than the 4"):
-        _files.read_json(tmp_path / "large", most=4)
+    with pytest.raises(_files.FileError, match="at most 4 are read"):
+        _files.read_json(tmp_path / "large", max_bytes=4)
 
 
 def test_a_lock_names_its_holder_and_dies_with_it(tmp_path):

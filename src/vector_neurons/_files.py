@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic writes, checksums, locks, bounded reads; and the user's cache directory."""
+"""Atomic writes, checksums, locks, bounded reads with retries, and the user's cache directory."""
 
 import errno
 import hashlib
@@ -7,14 +7,20 @@ import os
 import socket
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
-JSON_MAX_BYTES = 64 * 2**20  # of a file that describes something
-BLOCK = 2**22  # bytes that are read at once
+T = TypeVar("T")
+JSON_MAX_BYTES = 64 * 2**20
+READ_BLOCK_BYTES = 2**22  # read at once while a checksum is computed
 CHECKSUMS = "checksums.json"
+TRANSIENT_ERRORS = {
+    *(errno.EAGAIN, errno.EINTR, errno.EIO, errno.ENFILE, errno.EMFILE, errno.ESTALE, errno.ETIMEDOUT, errno.EBUSY)
+}
+RETRY_DELAYS = (0.05, 0.2, 0.8)  # seconds
 
 
 class FileError(ValueError):
@@ -26,7 +32,7 @@ class LockedError(RuntimeError):
 
 
 def cache() -> Path:
-    """The library's folder among the user's caches."""
+    """Return the library's directory among the user's caches; it need not exist."""
     if sys.platform == "darwin":
         home = _home() / "Library" / "Caches"
     elif sys.platform == "win32":
@@ -39,13 +45,13 @@ def cache() -> Path:
 def _home() -> Path:
     try:
         return Path.home()
-    except RuntimeError as error:  # a container's user without an entry in the list of users
+    except RuntimeError as error:  # a container's user without an entry in the user database
         raise FileError("there is no home folder: name a folder for caches in XDG_CACHE_HOME") from error
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it. The cache is for its user alone, whatever the umask: code is loaded from it."""
-    with suppress(FileError):  # no home, and then no cache
+    """Create a folder and its parents. The cache gets mode 700 whatever the umask, because code is loaded from it."""
+    with suppress(FileError):  # without a home there is no cache
         if folder == cache() or cache() in folder.parents:
             cache().mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -53,7 +59,7 @@ def make_folder(folder: Path) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its name; of an error of the system, what the system says.
+    """Return the first line of an error's message, or its type; of an `OSError`, what the system says and the file.
 
     >>> first_line(ValueError("wrong shape\\nmore"))
     'wrong shape'
@@ -64,47 +70,87 @@ def first_line(error: BaseException) -> str:
     return lines[0].strip() if lines else type(error).__name__
 
 
-def check_regular(path: Path, most: int | None = None) -> int:
-    """Refuse what is no regular file (a FIFO or a device would never end) or is too large; gives its size in bytes."""
+def abbreviate(words: Iterable[str], count: int = 4) -> str:
+    """Join the first few words, and say how many more there are.
+
+    >>> abbreviate("abcdefg")
+    'a, b, c, d and 3 more'
+    """
+    words = list(words)
+    more = f" and {len(words) - count:,} more" if len(words) > count else ""
+    return ", ".join(words[:count]) + more
+
+
+def check_regular(path: Path, max_bytes: int | None = None) -> int:
+    """Return the size of a regular file in bytes; raise `FileError` for anything else and for files that are too large.
+
+    Reading a FIFO or a device would never end. An `OSError` of the system is raised as it is.
+    """
     try:
         found = path.stat()
-    except (OSError, ValueError) as error:  # a name may be too long, or hold a NUL
+    except ValueError as error:  # a name with a NUL
         raise FileError(f"{path} cannot be read: {first_line(error)}") from error
     if not stat.S_ISREG(found.st_mode):
-        raise FileError(f"{path} is no regular file")
-    if most is not None and found.st_size > most:
-        raise FileError(f"{path} has {found.st_size:,} bytes, more than the {most:,} that are read")
+        raise FileError(f"{path} is not a regular file")
+    if max_bytes is not None and found.st_size > max_bytes:
+        raise FileError(
+            f"{path} is too large: {found.st_size:,} bytes, at most {max_bytes:,} are read; reduce it first"
+        )
     return found.st_size
 
 
-def read_json(path: Path, most: int = JSON_MAX_BYTES) -> Any:
-    """The content of a JSON file, whatever may be wrong with it as one line."""
-    check_regular(path, most)
+def retry_transient(read: Callable[[], T]) -> T:
+    """Call a function that reads, again after a while if the system was busy."""
+    for delay in RETRY_DELAYS:
+        try:
+            return read()
+        except OSError as error:
+            if error.errno not in TRANSIENT_ERRORS:
+                raise
+            time.sleep(delay)
+    return read()
+
+
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """Read a regular file of bounded size, with retries while the system is busy."""
+
+    def read() -> bytes:
+        check_regular(path, max_bytes)
+        return path.read_bytes()
+
+    return retry_transient(read)
+
+
+def read_json(path: Path, max_bytes: int = JSON_MAX_BYTES) -> Any:
+    """Read a JSON file; whatever is wrong with it raises `FileError`."""
     try:
+        check_regular(path, max_bytes)
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileError(f"{path} cannot be read: {first_line(error)}") from error
     except RecursionError as error:
         raise FileError(f"{path} is damaged: it is nested too deeply") from error
-    except ValueError as error:  # no JSON, no text, or a number of thousands of digits
+    except FileError:
+        raise
+    except ValueError as error:  # not JSON, not text, or a number of thousands of digits
         raise FileError(f"{path} is damaged: {first_line(error)}") from error
 
 
 def sha256(path: Path) -> str:
-    """The checksum of a regular file."""
+    """Return the SHA-256 checksum of a regular file, in hexadecimal."""
     check_regular(path)
     found = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(BLOCK):
+        while block := file.read(READ_BLOCK_BYTES):
             found.update(block)
     return found.hexdigest()
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or what a folder lists, is on the disk."""
+    """Flush a file, or the entries of a folder, to the disk (fsync)."""
     folder, windows = path.is_dir(), sys.platform == "win32"
     if folder and windows:
-        return  # folders cannot be opened there
+        return  # Windows cannot open folders
     handle = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -116,9 +162,9 @@ def flush(path: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A new file beside `path`, to be written in a block, which then becomes it: whole or not at all."""
-    # Its own for every process, and a short name: that of the file may be as long as names can be.
+def atomic_replace(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file, which replaces `path` atomically at the end of the block unless it raises."""
+    # One for each process, with a short name: that of the file may be as long as names can be.
     part = path.with_name(f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}.{os.getpid()}.part")
     try:
         yield part
@@ -130,13 +176,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a small file, whole or not at all."""
-    with replacing(path) as part:
+    """Write a small file atomically."""
+    with atomic_replace(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_checksums(folder: Path, names: Iterable[str]) -> None:
-    """Write the checksums of these files of a folder beside them, and wait until all of it is on the disk."""
+    """Write the checksums of these files of a folder to `checksums.json` beside them, and flush all to the disk."""
     names = sorted(names)
     for name in names:
         flush(folder / name)
@@ -145,7 +191,7 @@ def write_checksums(folder: Path, names: Iterable[str]) -> None:
 
 
 def verify_checksums(folder: Path, needed: Iterable[str]) -> None:
-    """Refuse a folder with a file that is missing or changed; the files that are `needed` must have a checksum."""
+    """Raise `FileError` if a file of a folder is missing or changed; the `needed` files must have a checksum."""
     if not folder.is_dir():
         raise FileError(f"there is no folder {folder}")
     if not (folder / CHECKSUMS).exists():
@@ -162,18 +208,19 @@ def verify_checksums(folder: Path, needed: Iterable[str]) -> None:
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool = True, waiting: Callable[[str], None] = lambda holder: None) -> Iterator[None]:
-    """Hold a lock for the length of a block; the file at `path` is removed afterwards.
+def locked(path: Path, *, wait: bool = True, on_wait: Callable[[str], None] = lambda holder: None) -> Iterator[None]:
+    """Hold the file lock `path` for the length of a block; the lock file is removed afterwards.
 
-    A process that dies loses its locks. Without `wait` a lock that is held raises `LockedError`; with it, `waiting` is
-    told who holds it. Where there are no locks (Windows, some network drives), everybody goes on.
+    The system releases the locks of a process that dies. Without `wait` a lock that is held raises `LockedError`; with
+    it, `on_wait` is called with the holder. Where locks are not supported (Windows, some network drives), the block
+    runs without one.
     """
     try:
         file = _lock(path, wait=False)
     except LockedError as error:
         if not wait:
             raise
-        waiting(str(error))
+        on_wait(str(error))
         file = _lock(path, wait=True)
     try:
         yield
@@ -198,11 +245,11 @@ def _lock(path: Path, wait: bool) -> TextIO | None:
             holder = file.read().strip() or "another process"
             file.close()
             raise LockedError(f"locked by {holder} (lock file {path})") from error
-        except OSError:  # a drive that knows no locks
+        except OSError:  # a drive without locks
             return file
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                with suppress(OSError):  # a full disk: the lock is held all the same
+                with suppress(OSError):  # a full disk: the lock is held nevertheless
                     file.truncate(0)
                     file.write(f"process {os.getpid()} on {socket.gethostname()}")
                     file.flush()

@@ -50,14 +50,14 @@ def test_an_older_pack_survives_a_conversion_that_fails(convert, tmp_path):
     assert (convert.root / "modelnet40.safetensors").read_bytes() == before
 
 
-def test_stopping_says_how_to_go_on(convert, tmp_path, monkeypatch):
+def test_an_interrupt_says_how_to_resume(convert, tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(modelnet40, "_read_npz", stop)
     code, _, err = convert("modelnet40", published.modelnet_npz(tmp_path / "modelnet40.npz"))
     assert code == 2
-    assert err == ["vn data: stopped; the same command goes on where it was"]
+    assert err == ["vn data: interrupted; run the same command to resume"]
     assert not list(convert.root.iterdir())
 
 
@@ -281,4 +281,4 @@ def test_who_has_seen_enough_of_the_output_is_no_error(convert, tmp_path, monkey
 
     monkeypatch.setattr("builtins.print", closed)
     with pytest.raises(BrokenPipeError):  # which `vn` itself takes as the end
-        data.run(data.Folder(to="mine", data_root=convert.root))
+        data.run(data.FolderOptions(to="mine", data_root=convert.root))

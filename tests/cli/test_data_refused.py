@@ -49,7 +49,10 @@ DAMAGED_TEXT = {
         "chair_0001.txt: 1 of 2,048 points have coordinates that are NaN",
     ),
     "no numbers": (text(edit(CHAIR, line_30("a,b,c,d,e,f"))), "chair_0001.txt: could not convert string"),
-    "binary": (text(lambda f: (f / CHAIR).write_bytes(os.urandom(3000))), "chair_0001.txt is no text file of numbers"),
+    "binary": (
+        text(lambda f: (f / CHAIR).write_bytes(os.urandom(3000))),
+        "chair_0001.txt is not a text file of numbers",
+    ),
     "empty": (text(edit(CHAIR, lambda t: "")), "chair_0001.txt is empty"),
 }
 
@@ -143,7 +146,7 @@ def nan_hdf5(folder):
 
 REFUSED = {
     "nowhere": (lambda folder: folder, "there is no "),
-    "wrong folder": (wrong_folder, "holds no ModelNet40: looked there and one folder below for modelnet40.npz"),
+    "wrong folder": (wrong_folder, "does not hold ModelNet40: looked there and one folder below for modelnet40.npz"),
     "list missing": (text(lambda f: (f / "modelnet40_test.txt").unlink()), "modelnet40_test.txt is missing"),
     "class missing": (
         text(edit("modelnet40_shape_names.txt", lambda t: t.replace("sofa\n", ""))),
@@ -168,7 +171,7 @@ REFUSED = {
     "HDF5 lengths": (hdf5_source("ply_data_train2.h5", label=[0, 1, 2]), "its data sets differ in length"),
     "HDF5 NaN": (nan_hdf5, "1 of 14 shapes are missing or damaged"),
     "HDF5 axes": (hdf5_source("ply_data_train2.h5", data=np.zeros((2, 3))), "must be an array (shapes, points, 3)"),
-    "HDF5 one place": (
+    "HDF5 coincide": (
         hdf5_source("ply_data_train2.h5", normal=np.zeros((2, 2048, 3))),
         "2 of 14 shapes are missing or damaged",
     ),
@@ -177,7 +180,7 @@ REFUSED = {
         hdf5_source("ply_data_train2.h5", pid=np.zeros((2, 2048))),
         "ply_data_train2.h5: this is ShapeNet-Part: use `vn data shapenet-part`",
     ),
-    "npz truncated": (cut_npz, "modelnet40.npz is truncated, damaged or no .npz file"),
+    "npz truncated": (cut_npz, "modelnet40.npz is truncated, damaged or not an .npz file"),
     "npz without": (npz(scale=None), "modelnet40.npz has no array 'scale'"),
     "npz columns": (npz(x_train=np.zeros((2, 1024, 6))), "6 columns in 'x_train' instead of 3"),
     "npz classes": (npz(names=np.array(["a", "b"])), "the class list does not match"),
@@ -190,7 +193,7 @@ REFUSED = {
     ),
     "class list binary": (
         text(lambda f: (f / "modelnet40_shape_names.txt").write_bytes(b"chair\xff\xfe")),
-        "modelnet40_shape_names.txt is damaged: it is no text file",
+        "modelnet40_shape_names.txt is damaged: it is not a text file",
     ),
     "meshes without a split": (off_without("chair/test", "sofa/train"), "no .off files in chair/test, sofa/train"),
     "npz labels": (npz(y_test=np.array([1, 99])), "labels go up to 99 for 40 classes"),
@@ -205,9 +208,9 @@ def test_sources_that_cannot_be_used_get_one_line(convert, tmp_path, kind):
     assert not out
     assert words in err[-1]
     assert err[-1].startswith("vn data: ")
-    assert len(err) == {"HDF5 NaN": 2, "HDF5 one place": 3}.get(kind, 1)
-    if "place" in kind:
-        assert err[0].endswith("all points at one place")
+    assert len(err) == {"HDF5 NaN": 2, "HDF5 coincide": 3}.get(kind, 1)
+    if "coincide" in kind:
+        assert err[0].endswith("all points coincide")
     assert not convert.packs()
 
 
@@ -235,7 +238,7 @@ def last_column(row, value):
 
 
 REFUSED_PARTS = {
-    "wrong folder": (published.modelnet_off, "holds no ShapeNet-Part"),
+    "wrong folder": (published.modelnet_off, "does not hold ShapeNet-Part"),
     "categories": (
         part_source("synsetoffset2category.txt", lambda t: t.replace("Bag\t02773838", "Bag\t02773839")),
         "the class list does not match ShapeNet-Part's 16 categories (Bag)",
@@ -264,7 +267,7 @@ REFUSED_PARTS = {
     "parts of fewer points": (short_parts(4, 1024), "'pid' (4, 1024) and 4 labels do not fit its clouds (4, 2048, 3)"),
     "parts": (
         part_source("03001627/aa.txt", lambda t: "\n".join(last_column(row, "3") for row in t.splitlines())),
-        "a point of Chair has part 3, which is no part of it",
+        "a point of Chair has part 3, which it does not have",
     ),
 }
 
@@ -309,7 +312,7 @@ REFUSED_OCCUPANCY = {
     "NaN normals": (occ_source("pointcloud.npz", normals=np.full((3000, 3), np.nan)), "pointcloud.npz, normals: 3,000"),
     "no test set": (occ_empty, "the OccNet format is incomplete: its test set has no shapes"),
     "NaN": (occ_source("pointcloud.npz", points=np.full((3000, 3), np.nan)), "3,000 of 3,000 points"),
-    "few": (occ_source("pointcloud.npz", points=np.ones((5, 3)), normals=np.ones((5, 3))), "asked for 1,000: lower"),
+    "few": (occ_source("pointcloud.npz", points=np.ones((5, 3)), normals=np.ones((5, 3))), "fewer than 1,000: lower"),
     "wrong folder": (wrong_folder, "has no files to read"),
 }
 

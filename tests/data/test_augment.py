@@ -100,7 +100,7 @@ def test_subset_takes_no_point_twice(batch):
     for i in range(4):
         places = [torch.nonzero((batch.queries[i] == q).all(-1)).item() for q in out.queries[i]]
         assert torch.equal(out.occupied[i], batch.occupied[i][places])
-    with pytest.raises(ValueError, match="a subset of 101 asked of 100 points"):
+    with pytest.raises(ValueError, match="cannot choose a subset of 101 out of 100 points"):
         Subset(101)(batch, seeded())
 
 
@@ -114,7 +114,7 @@ def test_outliers_fill_the_ball(batch):
     share = (radius < radius.amax(1, keepdim=True) / 2).float().mean()
     torch.testing.assert_close(share, torch.tensor(1 / 8), atol=0.02, rtol=0)  # half the radius, an eighth of all
     assert Outliers(0.0)(batch, seeded()) is batch
-    with pytest.raises(ValueError, match="share between 0 and 1"):
+    with pytest.raises(ValueError, match="fraction between 0 and 1"):
         Outliers(2.0)
 
 

@@ -77,6 +77,6 @@ def test_a_set_gives_single_clouds_from_its_batches():
     assert len(pair) == 2
     torch.testing.assert_close(pair[-1].points, cloud(1).points)
     assert pair[1].label.shape == ()
-    with pytest.raises(IndexError, match="pair has 2 clouds, asked for number 2"):
+    with pytest.raises(IndexError, match="index 2 is out of range: pair has 2 clouds"):
         pair[2]
     assert len(list(pair)) == 2

@@ -11,7 +11,7 @@ import trimesh
 
 from vector_neurons.data import DataError, Folder, Occupancy, folder, occupancy
 from vector_neurons.data.pack import open_pack
-from vector_neurons.data.queries import label_mesh
+from vector_neurons.data.queries import sample_occupancy
 from vector_neurons.mesh import Mesh, read, write
 
 
@@ -159,12 +159,12 @@ def test_clouds_have_no_inside(tmp_path):
     np.savez(tmp_path / "c" / "a.npz", points=published.cloud(0, 100))
     with pytest.raises(DataError, match="1 of 1 shapes") as error:
         occupancy.convert(tmp_path / "c", tmp_path)
-    assert "a cloud, and an inside needs triangles" in error.value.lines[0]
+    assert "a cloud, and occupancy needs triangles" in error.value.lines[0]
 
 
 def test_labels_of_a_mesh_agree_with_ray_casting(meshes):
     mesh = read(meshes / "ball.ply")
-    cloud = label_mesh(mesh, 10, 5000, 5000, generator=torch.Generator().manual_seed(0))
+    cloud = sample_occupancy(mesh, 10, 5000, 5000, generator=torch.Generator().manual_seed(0))
     crossings = raycast.inside(cloud.queries.numpy(), mesh.vertices.numpy(), mesh.faces.numpy())
     assert (cloud.occupied.numpy() == crossings).mean() >= 0.999
 
@@ -223,7 +223,7 @@ def test_what_a_folder_lacks_is_said(own, tmp_path):
         UserWarning, match=r"2 files of .*own could not be read and are left out: .*broken\.ply is damaged"
     ):
         data = Folder(own, "all", tmp_path)
-    assert data.pack.about["damaged"][1].endswith("flat.npy: all points at one place")
+    assert data.pack.about["damaged"][1].endswith("flat.npy: all points coincide")
     with (
         pytest.warns(UserWarning, match="left out"),
         pytest.raises(DataError, match=r"not all files had normals, the first without is plate/a\.xyz"),

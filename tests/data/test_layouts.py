@@ -62,7 +62,7 @@ def test_modelnet_array_pack(tmp_path):
     assert_same_cloud(test[1].points, published.cloud(1, 1024), atol=3e-4)
     with pytest.raises(DataError, match=r"has no normals: its source, the array pack, had none"):
         ModelNet40("test", tmp_path, normals=True)
-    with pytest.raises(DataError, match=r"holds 1,024 points of each shape, asked for 2,048"):
+    with pytest.raises(DataError, match=r"points=2,048 is out of range: .* has 1,024 points of each shape"):
         ModelNet40("test", tmp_path, points=2048)
 
 
@@ -133,6 +133,6 @@ def test_occnet(tmp_path):
     for name, array in open_pack("unpacked", tmp_path).arrays.items():
         assert torch.equal(array, train.pack.arrays[name])
     with pytest.raises(
-        DataError, match=r"2,000 uniform queries and 0 near the surface .* asked for 1,024, 1,024 and 1,024"
+        DataError, match=r"2,000 uniform queries and 0 near the surface .* 1,024, 1,024 and 1,024 are too many"
     ):
         Occupancy("train", tmp_path, near=0.5)

@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.fixture(scope="session")
 def root(tmp_path_factory):
-    """Packs of the two labelled sets, converted once for a run."""
+    """Packs of the two labeled sets, converted once for a run."""
     root = tmp_path_factory.mktemp("packs")
     modelnet40.convert(published.REAL, root)
     shapenet_part.convert(published.REAL, root)
@@ -119,7 +119,7 @@ def test_scanned_objects_are_complete(tmp_path):
 
 @pytest.mark.parametrize("number", [0, 311, 620, 930])
 def test_occupancy_of_scanned_objects_agrees_with_ray_casting(number):
-    vertices, faces, v_end, f_end, _ = occupancy._scans(Path(published.REAL / "scanned_objects.npz"))
+    vertices, faces, v_end, f_end, _ = occupancy._load_scans(Path(published.REAL / "scanned_objects.npz"))
     v, f = (slice(ends[number - 1] if number else 0, ends[number]) for ends in (v_end, f_end))
     mesh = Mesh(torch.from_numpy(vertices[v]), torch.from_numpy(faces[f]))
     queries = np.random.default_rng(number).uniform(-0.55, 0.55, (10_000, 3))

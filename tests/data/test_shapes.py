@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from vector_neurons.data import Cloud, shapes
-from vector_neurons.data.families import FAMILIES, Draw
+from vector_neurons.data.families import FAMILIES, Sampler
 from vector_neurons.data.shapes import Shapes
 from vector_neurons.data.solids import Assembly
 from vector_neurons.geometry.sampling import unit_ball
@@ -141,7 +141,7 @@ def test_families_can_be_chosen():
 @pytest.mark.parametrize("name", Shapes().classes)
 def test_every_object_is_in_one_piece(name):
     for seed in range(4):
-        union, rng = Assembly(FAMILIES[name].build(Draw(np.random.default_rng(seed)))), np.random.default_rng(seed)
+        union, rng = Assembly(FAMILIES[name].sample(Sampler(np.random.default_rng(seed)))), np.random.default_rng(seed)
         surfaces = [Assembly([solid]).sample(1500, rng)[0] for solid in union.solids]
         touch = np.stack([(union.levels(points) < 1e-6).any(axis=1) for points in surfaces])
         reached = np.linalg.matrix_power((touch | touch.T).astype(float), len(surfaces))
@@ -150,7 +150,7 @@ def test_every_object_is_in_one_piece(name):
 
 @pytest.mark.parametrize("name", ["hand", "stair"])
 def test_a_twin_is_the_mirror_image_of_its_sibling(name):
-    right, left = (FAMILIES[f"{side} {name}"].build(Draw(np.random.default_rng(3))) for side in ("right", "left"))
+    right, left = (FAMILIES[f"{side} {name}"].sample(Sampler(np.random.default_rng(3))) for side in ("right", "left"))
     for one, other in zip(right, left, strict=True):
         assert one.sizes == other.sizes
         assert one.origin == (other.origin[0], -other.origin[1], other.origin[2])
@@ -223,9 +223,9 @@ def test_what_cannot_be_made_is_said_in_one_line(unchecked):
         with pytest.raises(ValueError, match=words):
             Shapes(**options)
     data = Shapes(size=3, points=8)
-    with pytest.raises(IndexError, match="3 clouds, asked for number 3"):
+    with pytest.raises(IndexError, match="index 3 is out of range: shapes has 3 clouds"):
         data[3]
-    with pytest.raises(IndexError, match="3 clouds, asked for number 5"):
+    with pytest.raises(IndexError, match="index 5 is out of range: shapes has 3 clouds"):
         data.batch(torch.tensor([0, 5]))
 
 

@@ -8,9 +8,9 @@ import published
 import pytest
 from busy import failing
 
-from vector_neurons.data import DataError, Folder, build, folder, modelnet40, reading
+from vector_neurons import _npz
+from vector_neurons.data import DataError, Folder, convert, folder, modelnet40, plan, reading
 from vector_neurons.data.pack import open_pack
-from vector_neurons.mesh import stored
 
 
 @pytest.fixture
@@ -72,9 +72,9 @@ def test_what_is_no_regular_file_is_left_out(own, tmp_path):
     (own / "plate" / "zero.npy").symlink_to("/dev/zero")
     damaged = open_pack(folder.convert(own, tmp_path)).about["damaged"]
     assert [line.rpartition("/")[2] for line in damaged] == [
-        "pipe.npy is no regular file",
+        "pipe.npy is not a regular file",
         "loop.npy is missing",
-        "zero.npy is no regular file",
+        "zero.npy is not a regular file",
     ]
 
 
@@ -86,20 +86,20 @@ def test_fifos_in_published_folders(tmp_path):
         with pytest.raises(DataError):
             modelnet40.convert(source, tmp_path)
     os.mkfifo(tmp_path / "modelnet40.npz")
-    with pytest.raises(DataError, match="is no regular file"):
+    with pytest.raises(DataError, match="is not a regular file"):
         modelnet40.convert(tmp_path / "modelnet40.npz", tmp_path)
 
 
 def test_arrays_that_are_not_needed_are_not_read_and_large_ones_are_refused(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "a.npz", x=np.ones(5), bomb=np.zeros(2**21))
-    monkeypatch.setattr(reading, "SET_MAX_BYTES", 2**20)
-    assert reading.read_arrays(tmp_path / "a.npz", ["x"])["x"].tolist() == [1] * 5
+    monkeypatch.setattr(reading, "DATASET_MAX_BYTES", 2**20)
+    assert reading.read_npz(tmp_path / "a.npz", ["x"])["x"].tolist() == [1] * 5
     with pytest.raises(DataError, match=r"a\.npz is too large: its arrays take 16,777,344 bytes"):
-        reading.read_arrays(tmp_path / "a.npz", ["bomb"])
-    monkeypatch.setattr(reading, "SET_MAX_BYTES", 2**40)
-    monkeypatch.setattr(stored, "RATIO_FREE_BYTES", 2**20)
+        reading.read_npz(tmp_path / "a.npz", ["bomb"])
+    monkeypatch.setattr(reading, "DATASET_MAX_BYTES", 2**40)
+    monkeypatch.setattr(_npz, "RATIO_CHECK_MIN_BYTES", 2**20)
     with pytest.raises(DataError, match=r"a\.npz is refused: [0-9,]+ bytes inflate to 16,777,344"):
-        reading.read_arrays(tmp_path / "a.npz", ["bomb"])
+        reading.read_npz(tmp_path / "a.npz", ["bomb"])
 
 
 def test_hdf5_files_cannot_ask_for_memory_or_for_other_files(tmp_path):
@@ -123,14 +123,14 @@ def test_hdf5_files_cannot_ask_for_memory_or_for_other_files(tmp_path):
             reading.read_hdf5(tmp_path / "a.h5", {name: 0})
         assert line in str(error.value)
     for name in ("linked", "soft", "group", "words", "virtual"):
-        with pytest.raises(DataError, match=f"'{name}' is no array of numbers in this file"):
+        with pytest.raises(DataError, match=f"'{name}' is not an array of numbers in this file"):
             reading.read_hdf5(tmp_path / "a.h5", {name: 0})
 
 
 def test_text_of_one_endless_line(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"1," * 2**20)
     with pytest.raises(DataError, match="a line has 2,097,152 bytes"):
-        reading.table(tmp_path / "a.txt", 6, ",")
+        reading.read_table(tmp_path / "a.txt", 6, ",")
 
 
 def test_a_pack_by_name_or_path(own, tmp_path):
@@ -138,11 +138,11 @@ def test_a_pack_by_name_or_path(own, tmp_path):
     for data in (Folder(pack="mine", split="all", root=tmp_path, points=8), Folder(pack=path, split="all", points=8)):
         assert data.labels.tolist() == [0] * 3 + [1] * 3
     assert Folder(pack=path, points=8).split == "train"
-    with pytest.raises(DataError, match="say one"):
+    with pytest.raises(DataError, match="give either the path of a folder, or the pack"):
         Folder(points=8)
-    with pytest.raises(DataError, match="say one"):
+    with pytest.raises(DataError, match="give either the path of a folder, or the pack"):
         Folder(own, pack="mine")
-    with pytest.raises(DataError, match="were decided when the pack was made"):
+    with pytest.raises(DataError, match="are options of the conversion"):
         Folder(pack=path, up="y")
     with pytest.raises(DataError, match=r"there is no pack .*make it with `vn data folder --from PATH --to yours`"):
         Folder(pack="yours", root=tmp_path)
@@ -174,14 +174,14 @@ def test_points_that_are_nan(own, tmp_path):
 
 
 def test_a_chunk_is_kept_whole(tmp_path, own, monkeypatch):
-    monkeypatch.setattr(build, "FILES_PER_CHUNK", 2)
+    monkeypatch.setattr(plan, "FILES_PER_CHUNK", 2)
     whole = folder.convert(own, tmp_path / "whole", to="a").read_bytes()
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(build, "write_file", full)
+        broken.setattr(convert, "write_file", full)
         with pytest.raises(OSError, match="No space left"):
             folder.convert(own, tmp_path / "root", to="a")
         assert not list((tmp_path / "root").glob("a.safetensors"))

@@ -13,8 +13,9 @@ import published
 import pytest
 from busy import failing
 
-from vector_neurons.mesh import MeshError, MeshWarning, UnreadableError, read, stored, write
-from vector_neurons.mesh.mesh import Mesh
+from vector_neurons import _files, _npz
+from vector_neurons.mesh import Mesh, MeshError, MeshWarning, UnreadableError, mesh, read, write
+from vector_neurons.mesh import io as mesh_io
 
 MB = 2**20
 
@@ -79,9 +80,9 @@ def test_members_that_are_not_needed_are_not_inflated(tmp_path, memory):
     ],
 )
 def test_an_archive_cannot_ask_for_memory(tmp_path, memory, monkeypatch, members, words):
-    assert (stored.FILE_MAX_BYTES, stored.ARRAYS_MAX_BYTES, stored.RATIO_FREE_BYTES) == (2**28, 2**29, 2**28)
-    monkeypatch.setattr(stored, "ARRAYS_MAX_BYTES", 32 * MB)
-    monkeypatch.setattr(stored, "RATIO_FREE_BYTES", 8 * MB)
+    assert (mesh.FILE_MAX_BYTES, mesh.ARRAYS_MAX_BYTES, _npz.RATIO_CHECK_MIN_BYTES) == (2**28, 2**29, 2**28)
+    monkeypatch.setattr(mesh_io, "ARRAYS_MAX_BYTES", 32 * MB)
+    monkeypatch.setattr(_npz, "RATIO_CHECK_MIN_BYTES", 8 * MB)
     path = archive(tmp_path / "a.npz", **members)
     tracemalloc.reset_peak()
     with pytest.raises(MeshError, match=words):
@@ -174,7 +175,7 @@ def test_a_busy_system_is_asked_again(tmp_path, monkeypatch, suffix, method, num
         read(path)
     assert isinstance(error.value, MeshError)
     assert isinstance(error.value, OSError)
-    assert len(calls) == 1 + len(stored.WAITS)
+    assert len(calls) == 1 + len(_files.RETRY_DELAYS)
 
 
 def test_permission_denied_is_no_damage(tmp_path, monkeypatch):

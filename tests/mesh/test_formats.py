@@ -42,7 +42,7 @@ def binary_ply(order="<", rows=((0, 1, 2),), faces=None, vertices=4, more=b""):
     return mesh_ply(binary(order, rows) + more, vertices, len(rows) if faces is None else faces, format=kind)
 
 
-COLOURED = XYZ + "property uchar red\nproperty uchar green\nproperty uchar blue\nproperty float quality\n"
+COLORED = XYZ + "property uchar red\nproperty uchar green\nproperty uchar blue\nproperty float quality\n"
 TEXTURED = CORNERS + "property list uchar float texcoord\nproperty int texnumber\n"
 EDGES = "property int vertex1\nproperty int vertex2\n"
 READABLE = {
@@ -51,8 +51,8 @@ READABLE = {
     "no edges.off": (OFF.replace("3 1 0", "3 1").encode(), 3, 1),
     "crlf.off": (OFF.replace("\n", "\r\n").encode(), 3, 1),
     "edge count.off": (OFF.replace("3 1 0", "3 1 3").encode(), 3, 1),
-    "face colours.off": (OFF.replace("3 0 1 2", "3 0 1 2 0.5 0.5 0.5").encode(), 3, 1),
-    "vertex colours.off": (b"COFF\n3 1 0\n" + TRIANGLE.replace("\n", " 255 0 0 255\n").encode() + b"3 0 1 2\n", 3, 1),
+    "face colors.off": (OFF.replace("3 0 1 2", "3 0 1 2 0.5 0.5 0.5").encode(), 3, 1),
+    "vertex colors.off": (b"COFF\n3 1 0\n" + TRIANGLE.replace("\n", " 255 0 0 255\n").encode() + b"3 0 1 2\n", 3, 1),
     "polygons.off": (b"OFF\n4 2 0\n0 0 0\n1 0 0\n1 1 0\n0 1 0\n4 0 1 2 3\n3 0 1 2\n", 4, 3),
     "crlf.ply": (mesh_ply(newline="\r\n"), 3, 1),
     "cr.ply": (mesh_ply(newline="\r"), 3, 1),
@@ -63,7 +63,7 @@ READABLE = {
     "meshlab.ply": (
         ply(
             "0 0 0 255 0 0 0.5\n1 0 0 255 0 0 0.5\n0 1 0 255 0 0 0.5\n3 0 1 2 6 0 0 1 0 0 1 0\n0 1\n",
-            ("vertex", 3, COLOURED),
+            ("vertex", 3, COLORED),
             ("face", 1, TEXTURED),
             ("edge", 1, EDGES),
         ),
@@ -118,7 +118,7 @@ READABLE = {
     ),
     "from the end.obj": ((OBJ + "f -4 -3 -2\nf -3/-1 -2/-1 -1/-1\n# end").encode(), 4, 2),
     "continued.obj": ((OBJ + "f 1 2 \\\n 3\n").replace("\n", "\r\n").encode(), 4, 1),
-    "coloured.obj": (OBJ.replace(" 0\n", " 0 0.5 0.5 0.5\n").encode() + b"f 1 2 3", 4, 1),
+    "colored.obj": (OBJ.replace(" 0\n", " 0 0.5 0.5 0.5\n").encode() + b"f 1 2 3", 4, 1),
     "cloud.obj": (OBJ.encode(), 4, 0),
 }
 

@@ -8,20 +8,20 @@ from skimage.measure import marching_cubes
 from vector_neurons.geometry import rotations
 from vector_neurons.mesh import MeshError, extract, watertight
 
-CENTRE = torch.tensor([0.03, -0.05, 0.02], dtype=torch.float64)
+CENTER = torch.tensor([0.03, -0.05, 0.02], dtype=torch.float64)
 
 
-def ball(points, radius=0.4, centre=CENTRE):
-    return radius - (points - centre.to(points)).norm(dim=-1)
+def ball(points, radius=0.4, center=CENTER):
+    return radius - (points - center.to(points)).norm(dim=-1)
 
 
 def torus(points):
-    x, y, z = (points - CENTRE.to(points)).unbind(-1)
+    x, y, z = (points - CENTER.to(points)).unbind(-1)
     return 0.12 - torch.hypot(torch.hypot(x, y) - 0.3, z)
 
 
 def two_balls(points):
-    return torch.maximum(ball(points, 0.2, CENTRE - 0.2), ball(points, 0.15, CENTRE + 0.2))
+    return torch.maximum(ball(points, 0.2, CENTER - 0.2), ball(points, 0.15, CENTER + 0.2))
 
 
 def shell(points):  # as thick as half a coarse cell of 1 / 32
@@ -102,14 +102,14 @@ def test_every_point_is_asked_for_once():
 
 def test_a_ball_has_its_radius_area_and_volume():
     mesh = exact(ball, resolution=64)
-    distance = (mesh.vertices - CENTRE).norm(dim=-1)
+    distance = (mesh.vertices - CENTER).norm(dim=-1)
     # On an edge, linear interpolation of the distance is wrong by h² / 8r at most.
     assert (distance - 0.4).abs().max() < 1 / 64**2 / 8 / 0.4 * 1.1
     assert volume(mesh) == pytest.approx(4 / 3 * np.pi * 0.4**3, rel=2e-3)
     assert area(mesh) == pytest.approx(4 * np.pi * 0.4**2, rel=2e-3)
 
 
-def test_boxes_need_be_neither_cubes_nor_centred():
+def test_boxes_need_be_neither_cubes_nor_centered():
     low, high = torch.tensor([9.0, -3.0, 0.5]).double(), torch.tensor([11.0, -2.0, 0.8]).double()
     middle = torch.tensor([10.1, -2.45, 0.66]).double()
 
@@ -135,14 +135,14 @@ def test_any_level_and_dtype(dtype):
     mesh = extract(probability, low=-0.5, high=0.5, level=level, start=16, resolution=32)
     assert seen == {torch.float32}
     tolerance = 1e-2 if dtype == torch.float16 else 2e-3
-    assert ((mesh.vertices - CENTRE).norm(dim=-1) - 0.3).abs().max() < tolerance
+    assert ((mesh.vertices - CENTER).norm(dim=-1) - 0.3).abs().max() < tolerance
     assert watertight(mesh)
 
 
 def test_infinities_have_a_side():
     mesh = exact(lambda points: ball(points) * torch.inf, start=16, resolution=32)
     assert watertight(mesh)
-    assert ((mesh.vertices - CENTRE).norm(dim=-1) - 0.4).abs().max() < 1 / 32
+    assert ((mesh.vertices - CENTER).norm(dim=-1) - 0.4).abs().max() < 1 / 32
 
 
 @pytest.mark.parametrize("options", [{}, {"refine": 3, "normals": True}, {"faces": 800}])
@@ -215,9 +215,9 @@ def test_what_cannot_be_is_said_in_one_line(options, words):
 def test_answers_that_are_no_use():
     with pytest.raises(MeshError, match=r"is NaN at 593 of 729 points: check the function"):
         exact(lambda points: ball(points).sqrt(), start=8, resolution=16)
-    with pytest.raises(MeshError, match=r"one number for each of 729 points, not \(729, 1\)"):
+    with pytest.raises(MeshError, match=r"one value for each of 729 points, not \(729, 1\)"):
         exact(lambda points: ball(points)[:, None], start=8, resolution=16)
-    with pytest.raises(MeshError, match="let occupancy neither detach nor forbid them"):
+    with pytest.raises(MeshError, match="occupancy must not detach or disable them"):
         exact(lambda points: ball(points).detach(), start=8, resolution=16, normals=True)
 
 
@@ -232,13 +232,13 @@ def test_refinement_reaches_the_level():
     """Far from linear: interpolation of the eighth power is off by much of a cell."""
 
     def power(points):
-        return 0.4**8 - (points - CENTRE.to(points)).norm(dim=-1) ** 8
+        return 0.4**8 - (points - CENTER.to(points)).norm(dim=-1) ** 8
 
     counted = Counted(power)
     errors = []
     for steps in (0, 1, 3):
         mesh = exact(counted, start=16, resolution=32, refine=steps, batch=500)
-        errors.append(((mesh.vertices - CENTRE).norm(dim=-1) - 0.4).abs().max().item())
+        errors.append(((mesh.vertices - CENTER).norm(dim=-1) - 0.4).abs().max().item())
         assert watertight(mesh)
     assert errors[1] < errors[0] / 10
     assert errors[2] < errors[0] / 1e6
@@ -263,11 +263,11 @@ def test_refinement_never_makes_it_worse():
 
 def test_normals_point_outwards():
     mesh = exact(ball, resolution=32, normals=True)
-    torch.testing.assert_close(mesh.normals, (mesh.vertices - CENTRE) / (mesh.vertices - CENTRE).norm(dim=-1)[:, None])
+    torch.testing.assert_close(mesh.normals, (mesh.vertices - CENTER) / (mesh.vertices - CENTER).norm(dim=-1)[:, None])
     # Where the gradient vanishes the faces say which way.
     flat = exact(lambda points: torch.sign(ball(points)) + 0 * points.sum(-1), resolution=32, normals=True)
     torch.testing.assert_close(flat.normals.norm(dim=-1), torch.ones(len(flat.vertices)).double())
-    assert ((flat.vertices - CENTRE) * flat.normals).sum(-1).min() > 0
+    assert ((flat.vertices - CENTER) * flat.normals).sum(-1).min() > 0
 
 
 def test_gradients_leave_no_traces():
@@ -305,12 +305,12 @@ def test_the_mesh_turns_with_the_function():
     R = rotations.draw("SO3", 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)[0]
 
     def turned(points):
-        return torus((points - CENTRE) @ R + CENTRE)
+        return torus((points - CENTER) @ R + CENTER)
 
     straight, mesh = exact(torus, resolution=64), exact(turned, resolution=64)
     assert volume(mesh) == pytest.approx(volume(straight), rel=1e-3)
     assert area(mesh) == pytest.approx(area(straight), rel=1e-3)
     # Vertices of the one, turned, are on the level of the other, up to what interpolation costs.
     error = torus(straight.vertices).abs().max()
-    assert turned((straight.vertices - CENTRE) @ R.mT + CENTRE).abs().max() < error + 1e-12
+    assert turned((straight.vertices - CENTER) @ R.mT + CENTER).abs().max() < error + 1e-12
     assert turned(mesh.vertices).abs().max() < 2 * error

@@ -120,10 +120,10 @@ def test_class_names_that_are_none(vn_command, checkpoint, tmp_path):
     with (tmp_path / "large").open("wb") as file:
         file.truncate(2**30)
     cases = {
-        "fifo": "no regular file",
+        "fifo": "not a regular file",
         "binary": "not a text file",
         "two": "names 2 outputs",
-        "large": "bytes, more than",
+        "large": "is too large",
     }
     for name, words in {**cases, "none": "No such file"}.items():
         refused(vn_command("convert", checkpoint, tmp_path / "new", "--class-names", tmp_path / name), words)

@@ -210,8 +210,8 @@ def test_real_files_are_read_whatever_is_beside_the_weights(tmp_path, kind):
 
 def test_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "fifo")
-    refused(tmp_path / "fifo", "no regular file")
-    refused(tmp_path, "no regular file")
+    refused(tmp_path / "fifo", "not a regular file")
+    refused(tmp_path, "not a regular file")
     refused(tmp_path / ("x" * 300), "File name too long")
     with pytest.raises(reference.CheckpointError, match="there is no file"):
         reference.load(tmp_path / "x.pth")

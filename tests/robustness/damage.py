@@ -23,94 +23,94 @@ NUMBERS = (
 )
 
 
-def truncate(file: Path, draw: random.Random) -> None:
+def truncate(file: Path, rng: random.Random) -> None:
     """End too early."""
     content = file.read_bytes()
-    file.write_bytes(content[: draw.randrange(len(content))] if content else b"")
+    file.write_bytes(content[: rng.randrange(len(content))] if content else b"")
 
 
-def flip(file: Path, draw: random.Random) -> None:
+def flip(file: Path, rng: random.Random) -> None:
     """Change some bits."""
     content = bytearray(file.read_bytes())
-    for _ in range(draw.choice((1, 1, 3, 20))):
+    for _ in range(rng.choice((1, 1, 3, 20))):
         if content:
-            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
     file.write_bytes(content)
 
 
-def flip_early(file: Path, draw: random.Random) -> None:
+def flip_early(file: Path, rng: random.Random) -> None:
     """Change some bits of the header."""
     content = bytearray(file.read_bytes())
-    for _ in range(draw.choice((1, 3))):
+    for _ in range(rng.choice((1, 3))):
         if content:
-            content[draw.randrange(min(len(content), 200))] ^= 1 << draw.randrange(8)
+            content[rng.randrange(min(len(content), 200))] ^= 1 << rng.randrange(8)
     file.write_bytes(content)
 
 
-def zero(file: Path, draw: random.Random) -> None:
+def zero(file: Path, rng: random.Random) -> None:
     """Lose a stretch to zeros, as a crash of the system does."""
     content = bytearray(file.read_bytes())
-    start = draw.randrange(len(content) + 1)
-    stop = min(len(content), start + draw.choice((4, 64, 4096)))
+    start = rng.randrange(len(content) + 1)
+    stop = min(len(content), start + rng.choice((4, 64, 4096)))
     content[start:stop] = bytes(stop - start)
     file.write_bytes(content)
 
 
-def cut_out(file: Path, draw: random.Random) -> None:
+def cut_out(file: Path, rng: random.Random) -> None:
     """Lose a stretch."""
     content = file.read_bytes()
-    start = draw.randrange(len(content) + 1)
-    file.write_bytes(content[:start] + content[start + draw.choice((1, 16, 500)) :])
+    start = rng.randrange(len(content) + 1)
+    file.write_bytes(content[:start] + content[start + rng.choice((1, 16, 500)) :])
 
 
-def repeat(file: Path, draw: random.Random) -> None:
+def repeat(file: Path, rng: random.Random) -> None:
     """Have a stretch twice."""
     content = file.read_bytes()
-    start = draw.randrange(len(content) + 1)
-    stop = start + draw.choice((1, 16, 500))
+    start = rng.randrange(len(content) + 1)
+    stop = start + rng.choice((1, 16, 500))
     file.write_bytes(content[:stop] + content[start:stop] + content[stop:])
 
 
-def insert(file: Path, draw: random.Random) -> None:
+def insert(file: Path, rng: random.Random) -> None:
     """Have something in it that does not belong there."""
     content = file.read_bytes()
-    start = draw.randrange(len(content) + 1)
-    file.write_bytes(content[:start] + draw.randbytes(draw.choice((1, 16, 500))) + content[start:])
+    start = rng.randrange(len(content) + 1)
+    file.write_bytes(content[:start] + rng.randbytes(rng.choice((1, 16, 500))) + content[start:])
 
 
-def change_number(file: Path, draw: random.Random) -> None:
+def change_number(file: Path, rng: random.Random) -> None:
     """Have another number in a text, or in a header that is text."""
     content = file.read_bytes()
     digits = [i for i in range(min(len(content), 4000)) if content[i : i + 1].isdigit()]
     if not digits:
-        return flip(file, draw)
-    start = stop = draw.choice(digits)
+        return flip(file, rng)
+    start = stop = rng.choice(digits)
     while start > 0 and content[start - 1 : start].isdigit():
         start -= 1
     while content[stop : stop + 1].isdigit():
         stop += 1
-    file.write_bytes(content[:start] + draw.choice(NUMBERS) + content[stop:])
+    file.write_bytes(content[:start] + rng.choice(NUMBERS) + content[stop:])
 
 
-def noise(file: Path, draw: random.Random) -> None:
+def noise(file: Path, rng: random.Random) -> None:
     """Be something else altogether."""
-    file.write_bytes(draw.randbytes(draw.choice((1, 100, 10_000))))
+    file.write_bytes(rng.randbytes(rng.choice((1, 100, 10_000))))
 
 
-def empty(file: Path, draw: random.Random) -> None:
+def empty(file: Path, rng: random.Random) -> None:
     """Be empty, as after a crash of the system."""
     file.write_bytes(b"")
 
 
-def gone(file: Path, draw: random.Random) -> None:
+def gone(file: Path, rng: random.Random) -> None:
     """Not be there."""
     file.unlink()
 
 
-def no_file(file: Path, draw: random.Random) -> None:
+def no_file(file: Path, rng: random.Random) -> None:
     """Be a folder, a pipe, an endless device, or a link to itself."""
     file.unlink()
-    kind = draw.choice(("folder", "pipe", "device", "loop"))
+    kind = rng.choice(("folder", "pipe", "device", "loop"))
     if kind == "folder":
         file.mkdir()
     elif kind == "pipe":

@@ -67,15 +67,15 @@ def damaged(
 ) -> Case:
     """Damage a file of a folder, and use the folder."""
 
-    def prepare(folder: Path, draw: random.Random) -> Callable[[], object]:
-        hurt(folder / file, draw)
+    def prepare(folder: Path, rng: random.Random) -> Callable[[], object]:
+        hurt(folder / file, rng)
         repair(folder)
         return then(folder)
 
     return Case(f"{case}: {file}, {hurt.__name__}", source, prepare, oracle)
 
 
-def meshes(root: Path, number: int, draw: random.Random) -> Iterator[Case]:
+def meshes(root: Path, number: int, rng: random.Random) -> Iterator[Case]:
     """Every format of meshes and clouds."""
     folder = sources.mesh_files(root / "meshes")
     digests = {file.name: harness.run(lambda f=file: sources.print_mesh(f), folder).out for file in folder.iterdir()}
@@ -83,44 +83,44 @@ def meshes(root: Path, number: int, draw: random.Random) -> Iterator[Case]:
     names = sorted(digests)
     for i in range(number):
         name = names[i % len(names)]
-        hurt = draw.choice(damage.EVERY)
+        hurt = rng.choice(damage.EVERY)
         announces = Path(name).suffix not in (".obj", ".xyz", ".csv") and not name.startswith("ascii.stl")
         oracle = refused_or(digests[name]) if hurt is damage.truncate and announces else anything
         yield damaged("mesh", folder, name, hurt, lambda f, n=name: lambda: sources.print_mesh(f / n), oracle)
 
 
-def models(root: Path, number: int, draw: random.Random) -> Iterator[Case]:
+def models(root: Path, number: int, rng: random.Random) -> Iterator[Case]:
     """A saved model, damaged by chance, and by somebody who keeps its checksums right."""
     folder = sources.model(root / "model")
     expected = harness.run(lambda: sources.print_logits(folder), root).out
     assert expected
     for i in range(number):
         file = ("config.json", "model.safetensors", "checksums.json")[i % 3]
-        forged = file != "checksums.json" and draw.random() < 0.5
+        forged = file != "checksums.json" and rng.random() < 0.5
         repair = sources.forge_checksums if forged else lambda folder: None
         oracle = anything if forged else refused_or(expected)
         kind = "forged model" if forged else "model"
-        yield damaged(kind, folder, file, draw.choice(damage.EVERY),
+        yield damaged(kind, folder, file, rng.choice(damage.EVERY),
                       lambda f: lambda: sources.print_logits(f), oracle, repair)  # fmt: skip
 
 
-def packs(root: Path, number: int, draw: random.Random) -> Iterator[Case]:
+def packs(root: Path, number: int, rng: random.Random) -> Iterator[Case]:
     """A pack, damaged by chance, and with wrong contents under a right checksum."""
     folder = sources.pack(root / "packs")
     check = ("data", "folder", "--to", "mine", "--data-root", ".", "--check")
     expected = harness.run(command(*check), folder).out
     assert "as written" in expected
     for _ in range(number):
-        if draw.random() < 0.5:
-            yield damaged("pack", folder, "mine.safetensors", draw.choice(damage.EVERY), lambda f: command(*check),
+        if rng.random() < 0.5:
+            yield damaged("pack", folder, "mine.safetensors", rng.choice(damage.EVERY), lambda f: command(*check),
                           refused_or(expected))  # fmt: skip
         else:
-            forge = draw.choice(sources.FORGERIES)
+            forge = rng.choice(sources.FORGERIES)
             yield damaged("forged pack", folder, "mine.safetensors", forge, lambda f: lambda: sources.use_pack(f),
                           lambda outcome, folder: "" if outcome.code == 2 else "was used")  # fmt: skip
 
 
-def runs(root: Path, number: int, draw: random.Random) -> Iterator[Case]:
+def runs(root: Path, number: int, rng: random.Random) -> Iterator[Case]:
     """A run, tested or resumed."""
     folder = root / "run"
     made = harness.run(command(*sources.TRAIN, "--epochs", 2, "--out", folder), root)
@@ -134,9 +134,9 @@ def runs(root: Path, number: int, draw: random.Random) -> Iterator[Case]:
         return "silently wrong: other metrics" if wrong else ""
 
     for i in range(number):
-        file, hurt = files[i % len(files)], draw.choice(damage.EVERY)
+        file, hurt = files[i % len(files)], rng.choice(damage.EVERY)
         settings = file == "config.json"  # which no checksum protects: they may be changed
-        if draw.random() < 0.5:
+        if rng.random() < 0.5:
             yield damaged("evaluate", folder, file, hurt, lambda f: command("evaluate", f),
                           anything if settings else refused_or(tested))  # fmt: skip
         else:
@@ -144,27 +144,27 @@ def runs(root: Path, number: int, draw: random.Random) -> Iterator[Case]:
                           anything if settings else as_straight)  # fmt: skip
 
 
-def checkpoints(root: Path, number: int, draw: random.Random) -> Iterator[Case]:
+def checkpoints(root: Path, number: int, rng: random.Random) -> Iterator[Case]:
     """The authors' files."""
     folder = sources.authors_checkpoint(root / "authors")
     for i in range(number):
         if i % 2:
-            yield damaged("convert", folder, "old.pth", draw.choice(damage.EVERY),
+            yield damaged("convert", folder, "old.pth", rng.choice(damage.EVERY),
                           lambda f: command("convert", f / "old.pth", f / "new"))  # fmt: skip
         else:
-            odd = draw.choice(sources.ODD_CHECKPOINTS)
+            odd = rng.choice(sources.ODD_CHECKPOINTS)
             yield damaged("odd checkpoint", folder, "old.pth", odd,
                           lambda f: command("convert", f / "old.pth", f / "new"),
                           lambda outcome, folder: "" if outcome.code == 2 else "was converted")  # fmt: skip
 
 
-def releases(root: Path, number: int, draw: random.Random) -> Iterator[Case]:
+def releases(root: Path, number: int, rng: random.Random) -> Iterator[Case]:
     """Published data, as it is downloaded."""
     known, flags = sources.releases(root / "releases"), ("--data-root", "root", "--workers", 1)
     for i in range(number):
         name, (folder, arguments) = list(known.items())[i % len(known)]
         files = sorted(str(f.relative_to(folder)) for f in folder.rglob("*") if f.is_file())
-        yield damaged(f"release {name}", folder, draw.choice(files), draw.choice(damage.EVERY),
+        yield damaged(f"release {name}", folder, rng.choice(files), rng.choice(damage.EVERY),
                       lambda f, a=arguments: command("data", *a, *flags))  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def _then_again(folder: Path, kind: str, arguments: tuple, again: tuple, result:
 
 
 def _stopped(kind, source, number, act, arguments, again, result, expected) -> Case:
-    def prepare(folder: Path, draw: random.Random) -> Callable[[], object]:
+    def prepare(folder: Path, rng: random.Random) -> Callable[[], object]:
         def stopped() -> None:
             harness.at_write(number, act, folder)
             command(*arguments)()
@@ -214,7 +214,7 @@ def _stopped(kind, source, number, act, arguments, again, result, expected) -> C
 
 
 def _too_large(kind, source, most, arguments, again, result, expected) -> Case:
-    def prepare(folder: Path, draw: random.Random) -> Callable[[], object]:
+    def prepare(folder: Path, rng: random.Random) -> Callable[[], object]:
         def stopped() -> None:
             harness.small_files(most)()
             command(*arguments)()
@@ -264,9 +264,9 @@ def main() -> int:
     counts: Counter[str] = Counter()
     failures = []
     with tempfile.TemporaryDirectory(prefix="fuzz") as top:
-        root, draw = Path(top), random.Random(given.seed)
+        root, rng = Path(top), random.Random(given.seed)
         for kind, share in SHARES.items():
-            CASES.extend(kind(root, round(share * given.cases), draw))
+            CASES.extend(kind(root, round(share * given.cases), rng))
         CASES.extend(crashes(root, given.every))
         chosen = [i for i, case in enumerate(CASES) if not given.only or given.only in case.name]
         # Forked: they have all that was imported and prepared here.

@@ -147,7 +147,7 @@ def print_logits(folder: Path) -> None:
     points = torch.randn(1, 16, 3, generator=torch.Generator().manual_seed(0))
     try:
         logits = loaded(points)
-    except ValueError as error:  # a description may ask for more neighbours than there are points
+    except ValueError as error:  # a description may ask for more neighbors than there are points
         print(error, file=sys.stderr)
         raise SystemExit(2) from error
     print(logits.tolist(), loaded.metadata)
@@ -190,10 +190,11 @@ def use_pack(folder: Path) -> None:
     import torch
 
     from vector_neurons.data.pack import DataError, open_pack
-    from vector_neurons.data.packed import Packed
+    from vector_neurons.data.pack_dataset import PackDataset
 
     try:
-        data = Packed(open_pack(folder / "mine.safetensors", kind="folder"), "train", points=16, subset="random")
+        opened = open_pack(folder / "mine.safetensors", kind="folder")
+        data = PackDataset("train", pack=opened, points=16, subset="random")
         data.batch(torch.arange(len(data)))
     except DataError as error:
         print(error, file=sys.stderr)
@@ -203,7 +204,7 @@ def use_pack(folder: Path) -> None:
 def _forgery(name: str, change: Callable[[dict, dict, random.Random], object]) -> Callable[[Path, random.Random], None]:
     """A pack written anew, checksum and all, with something wrong in it."""
 
-    def forge(file: Path, draw: random.Random) -> None:
+    def forge(file: Path, rng: random.Random) -> None:
         from safetensors.torch import load_file
 
         from vector_neurons.data.pack import open_pack, write_pack
@@ -211,7 +212,7 @@ def _forgery(name: str, change: Callable[[dict, dict, random.Random], object]) -
         opened = open_pack(file)
         about, arrays = json.loads(json.dumps(opened.about)), {k: x.clone() for k, x in load_file(file).items()}
         about.pop("format", None)
-        change(about, arrays, draw)
+        change(about, arrays, rng)
         write_pack(file, about, [arrays])
 
     forge.__name__ = name
@@ -221,23 +222,23 @@ def _forgery(name: str, change: Callable[[dict, dict, random.Random], object]) -
 FORGERIES = [
     _forgery(name, change)
     for name, change in {
-        "no classes": lambda about, arrays, draw: about.pop("classes"),
-        "classes of another type": lambda about, arrays, draw: about.update(classes=7),
-        "no splits": lambda about, arrays, draw: about.pop("splits"),
-        "negative splits": lambda about, arrays, draw: about.update(splits={"all": -8, "train": 16}),
-        "splits of another type": lambda about, arrays, draw: about.update(splits=[["all", 8]]),
-        "labels beyond the classes": lambda about, arrays, draw: arrays["label"].fill_(99),
-        "negative labels": lambda about, arrays, draw: arrays["label"].fill_(-1),
-        "labels that are no numbers": lambda about, arrays, draw: arrays.update(label=arrays["label"].double()),
-        "no labels": lambda about, arrays, draw: arrays.pop("label"),
-        "no points": lambda about, arrays, draw: arrays.pop("points"),
-        "points of the plane": lambda about, arrays, draw: arrays.update(points=arrays["points"][..., :2].contiguous()),
-        "points that are NaN": lambda about, arrays, draw: arrays["points"].fill_(float("nan")),
-        "counts beyond the points": lambda about, arrays, draw: arrays["count"].fill_(10**6),
-        "counts of nothing": lambda about, arrays, draw: arrays["count"].fill_(0),
-        "no counts": lambda about, arrays, draw: arrays.pop("count"),
-        "another kind": lambda about, arrays, draw: about.update(name="modelnet40"),
-        "no name": lambda about, arrays, draw: about.pop("name"),
+        "no classes": lambda about, arrays, rng: about.pop("classes"),
+        "classes of another type": lambda about, arrays, rng: about.update(classes=7),
+        "no splits": lambda about, arrays, rng: about.pop("splits"),
+        "negative splits": lambda about, arrays, rng: about.update(splits={"all": -8, "train": 16}),
+        "splits of another type": lambda about, arrays, rng: about.update(splits=[["all", 8]]),
+        "labels beyond the classes": lambda about, arrays, rng: arrays["label"].fill_(99),
+        "negative labels": lambda about, arrays, rng: arrays["label"].fill_(-1),
+        "labels that are no numbers": lambda about, arrays, rng: arrays.update(label=arrays["label"].double()),
+        "no labels": lambda about, arrays, rng: arrays.pop("label"),
+        "no points": lambda about, arrays, rng: arrays.pop("points"),
+        "points of the plane": lambda about, arrays, rng: arrays.update(points=arrays["points"][..., :2].contiguous()),
+        "points that are NaN": lambda about, arrays, rng: arrays["points"].fill_(float("nan")),
+        "counts beyond the points": lambda about, arrays, rng: arrays["count"].fill_(10**6),
+        "counts of nothing": lambda about, arrays, rng: arrays["count"].fill_(0),
+        "no counts": lambda about, arrays, rng: arrays.pop("count"),
+        "another kind": lambda about, arrays, rng: about.update(name="modelnet40"),
+        "no name": lambda about, arrays, rng: about.pop("name"),
     }.items()
 ]
 
@@ -264,11 +265,11 @@ def authors_checkpoint(folder: Path) -> Path:
 def _odd(name: str, change: Callable[[dict, str], object]) -> Callable[[Path, random.Random], None]:
     """A checkpoint with one tensor that is odd."""
 
-    def make(file: Path, draw: random.Random) -> None:
+    def make(file: Path, rng: random.Random) -> None:
         import torch
 
         state = torch.load(file, weights_only=True)["model_state_dict"]
-        key = draw.choice(sorted(k for k, x in state.items() if x.ndim == 2))
+        key = rng.choice(sorted(k for k, x in state.items() if x.ndim == 2))
         change(state, key)
         torch.save({"model_state_dict": state}, file)
 
@@ -305,18 +306,18 @@ ODD_CHECKPOINTS = [
 def releases(folder: Path) -> dict[str, tuple[Path, tuple[str, ...]]]:
     """Small copies of the layouts in which sets are published, and how each is converted."""
     text, arrays, files = (folder / name for name in ("text", "arrays", "files"))
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for split in ("train", "test"):
         names = [f"{name}_{i:04d}" for name in ("cup", "bed") for i in (range(1, 4) if split == "train" else (9,))]
         for name in names:
             file = text / "modelnet40_normal_resampled" / name.rpartition("_")[0] / f"{name}.txt"
             file.parent.mkdir(parents=True, exist_ok=True)
-            np.savetxt(file, draw.normal(size=(10_000, 6))[:, :6], fmt="%.4f", delimiter=",")
+            np.savetxt(file, rng.normal(size=(10_000, 6))[:, :6], fmt="%.4f", delimiter=",")
         (text / "modelnet40_normal_resampled" / f"modelnet40_{split}.txt").write_text("\n".join(names) + "\n")
     (text / "modelnet40_normal_resampled" / "modelnet40_shape_names.txt").write_text("cup\nbed\n")
     arrays.mkdir(parents=True)
     shapes = {"train": 6, "test": 4}
-    clouds = {f"x_{s}": draw.integers(-999, 999, (n, 64, 3)).astype(np.int16) for s, n in shapes.items()}
+    clouds = {f"x_{s}": rng.integers(-999, 999, (n, 64, 3)).astype(np.int16) for s, n in shapes.items()}
     labels = {f"y_{s}": (np.arange(n) % 2).astype(np.uint8) for s, n in shapes.items()}
     ids = {f"id_{s}": np.array([f"{s}{i}" for i in range(n)]) for s, n in shapes.items()}
     np.savez_compressed(

@@ -18,7 +18,7 @@ from tiny import metrics, tiny
 from vector_neurons._files import write_checksums
 from vector_neurons.data import DataError
 from vector_neurons.data.folder import convert
-from vector_neurons.data.reading import UPRIGHT
+from vector_neurons.data.rows import UPRIGHT
 from vector_neurons.training import (
     ConfigError,
     TrainingError,

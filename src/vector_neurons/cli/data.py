@@ -1,4 +1,4 @@
-"""`vn data modelnet40 --from PATH`: published folders and your own files as packs that training reads."""
+"""`vn data modelnet40 --from PATH`: convert published data sets and your own files to packs for training."""
 
 import os
 import sys
@@ -10,52 +10,52 @@ from typing import Annotated, ClassVar, TextIO
 
 import tyro
 
-from .._files import first_line
+from .._files import abbreviate, first_line
 from ..data import folder, modelnet40, occupancy, shapenet_part
-from ..data.build import DamagedError
-from ..data.pack import DataError, Pack, listed, open_pack, pack_path, verify
-from ..data.packed import histogram, split_rows
-from ..data.reading import Up
+from ..data.convert import DamagedError
+from ..data.pack import DataError, Pack, open_pack, pack_path, verify
+from ..data.rows import Up
+from ..data.splits import histogram, split_rows
 from . import UserError
 
 Source = Annotated[Path | None, tyro.conf.arg(name="from", metavar="PATH")]
 Progress = Callable[[int, int], None]
-SHOWN = 20  # lines about damaged files
+MAX_DAMAGED_LINES = 20  # printed
 
 
 @dataclass(frozen=True)
-class _Common:
+class _Options:
     source: Source = None
-    """folder or .npz file to convert; without it the pack that is there is described"""
+    """folder or .npz file to convert; without it the existing pack is described"""
     data_root: Path | None = None
-    """where packs are; by default the environment's VN_DATA, or the platform's cache directory"""
+    """folder of packs; by default the environment's VN_DATA, or the user's cache directory"""
     check: bool = False
-    """compare the pack with its checksum"""
+    """verify the checksum of the pack"""
     workers: int = max(1, os.cpu_count() or 1)
-    """processes that read files"""
+    """number of processes that read files"""
     seed: int = 0
-    """of everything that is drawn"""
+    """of all random samples"""
 
     verb: ClassVar[str]
     converter: ClassVar[Callable[..., Path]]
 
     def convert(self, source: Path, progress: Progress) -> Path:
-        """Make the pack: whatever else can be said here is an option of the set's own converter."""
-        ours = ("source", "data_root", "check")
-        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ours}
+        """Convert the source; all other fields are options of the data set's converter."""
+        own = ("source", "data_root", "check")
+        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in own}
         return type(self).converter(source, self.data_root, **options, progress=progress)
 
     def path(self) -> Path:
-        """Where the pack is."""
+        """Return the file of the pack."""
         return pack_path(self.verb, self.data_root)
 
 
 @dataclass(frozen=True)
-class ModelNet40(_Common):
+class ModelNet40Options(_Options):
     """ModelNet40: the text, HDF5 or mesh release, or modelnet40.npz."""
 
     points: int = 2048
-    """points kept of each shape, or as many as there are"""
+    """points kept of each shape, at most"""
     up: Up | None = None
     """axis that is up in the source; by default the publisher's: y for clouds, z for meshes"""
     skip_damaged: bool = False
@@ -65,11 +65,11 @@ class ModelNet40(_Common):
 
 
 @dataclass(frozen=True)
-class ShapeNetPart(_Common):
+class ShapeNetPartOptions(_Options):
     """ShapeNet-Part: the text or HDF5 release, or shapenet_part.npz."""
 
     points: int = 2048
-    """points kept of each shape, or as many as there are"""
+    """points kept of each shape, at most"""
     up: Up = "y"
     """axis that is up in the source"""
     skip_damaged: bool = False
@@ -82,7 +82,7 @@ class ShapeNetPart(_Common):
 
 
 @dataclass(frozen=True)
-class Occupancy(_Common):
+class OccupancyOptions(_Options):
     """Occupancy of a folder of meshes, of scanned_objects.npz, or in OccNet's format."""
 
     to: str = occupancy.NAME
@@ -94,21 +94,21 @@ class Occupancy(_Common):
     near: int = 8192
     """queries near the surface of each shape"""
     sigma: float = 0.02
-    """how near: standard deviation, relative to the longest side of the shape"""
+    """standard deviation of the queries near the surface, relative to the longest side of the shape"""
     up: Up | None = None
     """axis that is up in the source; by default y in OccNet's format and .glb, z elsewhere"""
     skip_damaged: bool | None = None
-    """leave out missing and damaged files; by default OccNet's must be whole, and of meshes at least half"""
+    """leave out missing and damaged files; by default up to half of the meshes, and none of OccNet's files"""
 
     verb, converter = occupancy.NAME, occupancy.convert
 
     def path(self) -> Path:
-        """Where the pack is."""
+        """Return the file of the pack."""
         return pack_path(self.to, self.data_root)
 
 
 @dataclass(frozen=True)
-class Folder(_Common):
+class FolderOptions(_Options):
     """Your own files: class/name.{ply,obj,stl,off,glb,xyz,npy,npz,pcd,csv,pts}, or train/class/..."""
 
     to: str | None = None
@@ -123,24 +123,24 @@ class Folder(_Common):
     verb, converter = "folder", folder.convert
 
     def path(self) -> Path:
-        """Where the pack is."""
+        """Return the file of the pack."""
         if self.to is None:
-            raise UserError("which folder? say --from PATH, or name its pack by --to NAME")
+            raise UserError("which folder? give --from PATH, or the name of its pack by --to NAME")
         return pack_path(self.to, self.data_root)
 
 
 def run(
     what: Annotated[
-        Annotated[ModelNet40, tyro.conf.subcommand(ModelNet40.verb)]
-        | Annotated[ShapeNetPart, tyro.conf.subcommand(ShapeNetPart.verb)]
-        | Annotated[Occupancy, tyro.conf.subcommand(Occupancy.verb)]
-        | Annotated[Folder, tyro.conf.subcommand(Folder.verb)],
+        Annotated[ModelNet40Options, tyro.conf.subcommand(ModelNet40Options.verb)]
+        | Annotated[ShapeNetPartOptions, tyro.conf.subcommand(ShapeNetPartOptions.verb)]
+        | Annotated[OccupancyOptions, tyro.conf.subcommand(OccupancyOptions.verb)]
+        | Annotated[FolderOptions, tyro.conf.subcommand(FolderOptions.verb)],
         tyro.conf.arg(name=""),
     ],
 ) -> int:
-    """Convert a data set once to a memory-mapped pack, and say what was found.
+    """Convert a data set once to a memory-mapped pack, and describe its content.
 
-    A conversion that is stopped goes on where it was when the same command is run again.
+    A conversion that was interrupted resumes when the same command is run again.
     """
     try:
         if what.source is not None:
@@ -148,19 +148,19 @@ def run(
                 path = what.convert(what.source, progress)
         else:
             path = what.path()
-        pack = open_pack(path, make=f"vn data {what.verb} --from PATH")
+        pack = open_pack(path, command=f"vn data {what.verb} --from PATH")
         _print(describe(pack))
         if what.check:
             print(f"checksum  sha256 {verify(path)}: as written")
     except DamagedError as error:
-        for line in error.lines[:SHOWN]:
+        for line in error.lines[:MAX_DAMAGED_LINES]:
             _print(line, sys.stderr)
-        if len(error.lines) > SHOWN:
-            print(f"... and {len(error.lines) - SHOWN:,} more", file=sys.stderr)
+        if len(error.lines) > MAX_DAMAGED_LINES:
+            print(f"... and {len(error.lines) - MAX_DAMAGED_LINES:,} more", file=sys.stderr)
         raise UserError(_printable(str(error))) from error
     except KeyboardInterrupt as error:
-        raise UserError("stopped; the same command goes on where it was") from error
-    except BrokenPipeError:  # whoever reads our output has seen enough
+        raise UserError("interrupted; run the same command to resume") from error
+    except BrokenPipeError:  # the reader of the output closed it
         raise
     except MemoryError as error:
         raise UserError("there is not enough memory: run it again with fewer --workers or --points") from error
@@ -174,12 +174,12 @@ def _print(text: str, file: TextIO | None = None) -> None:
 
 
 def _printable(text: str) -> str:
-    """Text that any terminal takes: names of files may be no text at all."""
+    """Escape what a terminal cannot print: file names may be arbitrary bytes."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def describe(pack: Pack) -> str:
-    """What a pack holds: shapes and classes of every split, damaged files and overlap."""
+    """Describe a pack: shapes and classes of every split, damaged files and overlap."""
     arrays, about = pack.arrays, pack.about
     holds = ", ".join(f"{name} {'×'.join(map(str, x.shape[1:])) or '1'}" for name, x in sorted(arrays.items()))
     lines = [
@@ -189,31 +189,31 @@ def describe(pack: Pack) -> str:
         count, published = pack.splits.get(split, 0), about["published"].get(split)
         differs = f" (published: {published:,})" if published not in (None, count) else ""
         lines.append(f"{split.ljust(8)}  {count:,} shapes{differs}")
-    lines.append(f"training  {_seen_by_training(pack)}")
+    lines.append(f"training  {_training_splits(pack)}")
     per_class = {split: histogram(arrays["label"][pack.rows(split)], pack.classes) for split in pack.splits}
     counts = [f"{name} {'/'.join(str(per_class[s][name]) for s in pack.splits)}" for name in pack.classes]
     lines.append(f"classes   {len(pack.classes)}: {', '.join(counts)}")
     if "watertight" in arrays:
         lines.append(f"meshes    {int(arrays['watertight'].sum()):,} of {len(arrays['watertight']):,} are watertight")
     lines.append(f"damaged   {len(about['damaged']):,} files left out" if about["damaged"] else "damaged   none")
-    lines += [f"          {line}" for line in about["damaged"][:SHOWN]]
+    lines += [f"          {line}" for line in about["damaged"][:MAX_DAMAGED_LINES]]
     if about["notes"]:
         lines.append(f"notes     {len(about['notes']):,} files were not used in full")
-        lines += [f"          {line}" for line in about["notes"][:SHOWN]]
+        lines += [f"          {line}" for line in about["notes"][:MAX_DAMAGED_LINES]]
     for pair, names in about["overlap"].items():
         droppable = " (--drop-overlap leaves them out)" if about["name"] == shapenet_part.NAME else ""
         remedy = " (left out of the former)" if about["overlap_dropped"] else droppable
-        lines.append(f"overlap   {len(names):,} shapes are in both {pair}{remedy}: {listed(names, 3)}")
+        lines.append(f"overlap   {len(names):,} shapes are in both {pair}{remedy}: {abbreviate(names, 3)}")
     lines.append(f"arrays    {holds}")
     lines.append(f"pack      {pack.path} ({pack.path.stat().st_size / 1e6:,.0f} MB)")
     return "\n".join(lines)
 
 
-def _seen_by_training(pack: Pack) -> str:
-    """The sizes of the splits that training sees, of which some may be drawn from the others."""
+def _training_splits(pack: Pack) -> str:
+    """Return the sizes of the splits for training, of which some may be drawn from the others."""
     sizes = {}
     for split in ("train", "val", "test"):
-        with suppress(DataError):  # there is none, and nothing to draw it from
+        with suppress(DataError):  # neither in the pack nor drawn from another
             sizes[split] = len(split_rows(pack, split))
     drawn = [split for split in sizes if split not in pack.splits]
     how = f" ({' and '.join(drawn)} drawn by split_seed)" if drawn else ""
@@ -221,15 +221,15 @@ def _seen_by_training(pack: Pack) -> str:
 
 
 def _progress() -> AbstractContextManager[Progress]:
-    """A bar on a terminal; elsewhere a line for every tenth of the work."""
+    """Show a progress bar on a terminal; elsewhere print a line for every tenth of the work."""
     if sys.stderr.isatty():
         return _Bar()
-    shown = [-1]
+    last = [-1]
 
     def line(done: int, total: int) -> None:
         tenth = 10 * done // total
-        if tenth > shown[0] and total:
-            shown[0] = tenth
+        if tenth > last[0] and total:
+            last[0] = tenth
             print(f"read {done:,} of {total:,} shapes", file=sys.stderr)
 
     return nullcontext(line)

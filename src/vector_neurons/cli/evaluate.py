@@ -12,7 +12,7 @@ from .._files import first_line, write_file
 from ..tasks import Counts, add
 from ..training import find_run, mesh_metrics, process_group, read_config, results
 from ..typing import Rotations
-from ..viz import page
+from ..viz import confusion
 from . import UserError, check_out
 from .train import one_line
 
@@ -80,7 +80,7 @@ def _write_matrix(file: Path, counts: dict[Rotations, Counts], names: tuple[str,
     try:
         if file.suffix.lower() == ".png":
             picture = io.BytesIO()
-            page.confusion(list(matrices.values()), list(matrices), names).savefig(picture, format="png", dpi=110)
+            confusion(list(matrices.values()), list(matrices), names).savefig(picture, format="png", dpi=110)
             write_file(file, picture.getvalue())
         else:
             text = io.StringIO()

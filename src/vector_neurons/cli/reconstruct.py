@@ -60,7 +60,7 @@ def run(
         torch.set_num_threads(threads)
     if resolution > MAX_RESOLUTION:
         raise UserError(f"--resolution takes at most {MAX_RESOLUTION}, got {resolution}")
-    check_out(out, io.MESHES, "a mesh")
+    check_out(out, io.MESH_SUFFIXES, "a mesh")
     started = time.perf_counter()
     try:
         network = _network(model)

@@ -8,10 +8,10 @@ import tyro
 
 from ..data import Shapes
 from ..data.families import FAMILIES
-from ..viz import stills
+from ..viz import gallery
 from . import UserError, check_out
 
-MAX_EACH, MAX_POINTS = 32, 100_000  # of a picture
+MAX_CLOUDS_PER_CLASS, MAX_POINTS = 32, 100_000
 
 
 def run(
@@ -24,18 +24,18 @@ def run(
     split: Literal["train", "val", "test"] = "train",
     seed: int = 0,
 ) -> int:
-    """Draw clouds of every class, parts in colour, into a picture.
+    """Plot clouds of every class, parts in color, to a PNG file.
 
     Args:
-        source: what to draw: `shapes`, the embedded set, mirror twins included.
+        source: the data set: `shapes`, the embedded set, mirror twins included.
         png: the picture to write.
         each: how many clouds of each class.
         points: points of a cloud.
         split: which split of the set.
         seed: seed of the set.
     """
-    if not 1 <= each <= MAX_EACH:
-        raise UserError(f"--each takes 1 or more, up to {MAX_EACH}, got {each}")
+    if not 1 <= each <= MAX_CLOUDS_PER_CLASS:
+        raise UserError(f"--each takes 1 or more, up to {MAX_CLOUDS_PER_CLASS}, got {each}")
     if points > MAX_POINTS:
         raise UserError(f"--points takes at most {MAX_POINTS:,}, got {points:,}")
     check_out(png, (".png",), "a picture")
@@ -43,10 +43,10 @@ def run(
         data = Shapes(split, size=each * len(FAMILIES), points=points, seed=seed, mirrors=True)
         by_class = torch.arange(len(data)).view(each, -1).T.flatten()
         clouds, labels = data.batch(by_class), data.labels[by_class]
-        assert clouds.parts is not None  # shapes know their parts
-        within = (data.parts_of.cumsum(1) - 1)[labels[:, None], clouds.parts]  # a class counts its own parts
+        assert clouds.parts is not None  # shapes have parts
+        within = (data.parts_of.cumsum(1) - 1)[labels[:, None], clouds.parts]  # numbered within their class
         titles = [data.classes[label] for label in labels]
-        figure = stills.gallery(clouds.points, within, titles, normals=clouds.normals, columns=8)
+        figure = gallery(clouds.points, within, titles, normals=clouds.normals, columns=8)
     except (ValueError, ImportError) as error:
         raise UserError(str(error)) from error
     try:

@@ -1,4 +1,4 @@
-"""Data: shapes from the box, the public sets, your own files. Every set is delivered z-up and never turned."""
+"""Data sets of point clouds: procedural shapes, published sets, your own files. All are z-up, and never rotated."""
 
 from . import augment, shapes
 from .cloud import Cloud, Dataset
@@ -6,6 +6,7 @@ from .folder import Folder
 from .modelnet40 import ModelNet40
 from .occupancy import Occupancy
 from .pack import DataError
+from .pack_dataset import PackDataset
 from .shapenet_part import ShapeNetPart
 from .shapes import Shapes
 
@@ -16,6 +17,7 @@ __all__ = [
     "Folder",
     "ModelNet40",
     "Occupancy",
+    "PackDataset",
     "ShapeNetPart",
     "Shapes",
     "augment",

@@ -1,10 +1,11 @@
-"""Augmentations: each takes a cloud, or a batch of them, and a generator, and gives another; clouds stay independent.
+"""Augmentations of clouds. Each maps a cloud, or a batch of them, and a generator to a new cloud.
 
-All of them work on whole tensors, on the device of the cloud; numbers come from the generator, on its own device, so
-a seed means the same on every machine. None of them rotates: that is the protocol's business.
+Clouds of a batch are augmented independently. Tensors stay on the device of the cloud; random numbers are drawn on the
+device of the generator, so that a seed gives the same result on every device. None of them rotates: see `Cloud.rotate`.
 
-    chain = Chain(Scale(), Shift(), Jitter())
-    cloud = chain(cloud, generator)
+>>> augment = Chain(Scale(), Shift(), Jitter())
+>>> augment(Cloud(torch.rand(8, 100, 3)), torch.Generator().manual_seed(0)).points.shape
+torch.Size([8, 100, 3])
 """
 
 from collections.abc import Callable
@@ -19,12 +20,16 @@ from ..typing import Points
 from .cloud import Cloud
 
 Generator = torch.Generator | None
-BLOCK_ELEMENTS = 2**21  # of the matrix of all pairs at a time: what fits a processor's cache is ten times as fast
+PAIR_BLOCK_ELEMENTS = 2**21  # of the matrix of all pairs, at a time: blocks in the CPU cache are ten times as fast
 Augmentation = Callable[[Cloud, Generator], Cloud]
 
 
 class Chain:
-    """One augmentation after the other."""
+    """Apply augmentations one after the other, with one generator.
+
+    Args:
+        steps: augmentations, or other functions of a cloud and a generator.
+    """
 
     def __init__(self, *steps: Augmentation) -> None:
         self.steps = steps
@@ -38,7 +43,17 @@ class Chain:
 
 @dataclass(frozen=True)
 class Scale:
-    """Stretch every axis by its own factor between `low` and `high`. Normals stay perpendicular to the surface."""
+    """Scale points and queries along every axis by its own random factor: an anisotropic scale.
+
+    Normals stay perpendicular to the surface.
+
+    Args:
+        low: smallest factor.
+        high: largest factor.
+
+    >>> Scale(2.0, 2.0)(Cloud(torch.ones(1, 3))).points.tolist()
+    [[2.0, 2.0, 2.0]]
+    """
 
     low: float = 2 / 3
     high: float = 3 / 2
@@ -48,7 +63,7 @@ class Scale:
             raise ValueError(f"Scale needs 0 < low <= high, got {self.low} and {self.high}")
 
     def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
-        """Stretch points and queries."""
+        """Scale points and queries."""
         factor = self.low + (self.high - self.low) * _uniform(cloud.points, (1, cloud.points.shape[-1]), generator)
         normals = None if cloud.normals is None else torch.nn.functional.normalize(cloud.normals / factor, dim=-1)
         queries = None if cloud.queries is None else cloud.queries * factor
@@ -57,104 +72,134 @@ class Scale:
 
 @dataclass(frozen=True)
 class Shift:
-    """Move a cloud by up to `most` along every axis, queries with it."""
+    """Translate a cloud and its queries by a random offset along every axis.
 
-    most: float = 0.2
+    Args:
+        max_offset: the offset is uniform between -`max_offset` and `max_offset`.
+    """
+
+    max_offset: float = 0.2
 
     def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
-        """Move points and queries."""
-        by = self.most * (2 * _uniform(cloud.points, (1, cloud.points.shape[-1]), generator) - 1)
-        queries = None if cloud.queries is None else cloud.queries + by
-        return replace(cloud, points=cloud.points + by, queries=queries)
+        """Translate points and queries."""
+        offset = self.max_offset * (2 * _uniform(cloud.points, (1, cloud.points.shape[-1]), generator) - 1)
+        queries = None if cloud.queries is None else cloud.queries + offset
+        return replace(cloud, points=cloud.points + offset, queries=queries)
 
 
 @dataclass(frozen=True)
 class Jitter:
-    """Add Gaussian noise to every point, cut off at ±`clip`. Queries are asked of the true shape: they stay."""
+    """Add Gaussian noise to every point; queries, which refer to the true shape, stay.
+
+    Args:
+        sigma: standard deviation of the noise.
+        clip: largest absolute value of the noise; None does not clip.
+    """
 
     sigma: float = 0.01
     clip: float | None = 0.05
 
     def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
-        """Move every point a little."""
+        """Add noise to the points."""
         return replace(cloud, points=noise(cloud.points, self.sigma, clip=self.clip, generator=generator))
 
 
 @dataclass(frozen=True)
 class UnitBall:
-    """Centre a cloud on its mean and scale its farthest point to distance 1, queries with it.
+    """Center a cloud on its mean and scale its farthest point to distance 1, together with its queries.
 
-    It needs no more than the points, so a scan that nothing else is known of gets into the same place.
+    It depends on the points alone, so it applies to scans without any annotation too.
+
+    >>> UnitBall()(Cloud(torch.tensor([[1.0, 0.0, 0.0], [5.0, 0.0, 0.0]]))).points.tolist()
+    [[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
     """
 
     def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
-        """Move and scale points and queries."""
-        centre, radius = ball(cloud.points)
-        queries = None if cloud.queries is None else (cloud.queries - centre) / radius
-        return replace(cloud, points=(cloud.points - centre) / radius, queries=queries)
+        """Normalize points and queries."""
+        center, radius = ball(cloud.points)
+        queries = None if cloud.queries is None else (cloud.queries - center) / radius
+        return replace(cloud, points=(cloud.points - center) / radius, queries=queries)
 
 
 @dataclass(frozen=True)
 class Subset:
-    """Keep `points` points, and `queries` queries if given, chosen anew for every cloud and without repetition."""
+    """Keep a random subset of the points and of the queries of every cloud, without repetition.
+
+    Args:
+        points: number of points to keep, with their normals and parts; None keeps all.
+        queries: number of queries to keep, with their occupancy; None keeps all.
+
+    >>> Subset(10)(Cloud(torch.rand(4, 100, 3))).points.shape
+    torch.Size([4, 10, 3])
+    """
 
     points: int | None = None
     queries: int | None = None
 
     def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
-        """Choose points with their normals and parts, and queries with their answers."""
+        """Choose points with their normals and parts, and queries with their occupancy."""
         if self.points is not None:
-            cloud = _take(cloud, _choose(cloud.points, self.points, generator))
+            cloud = _select(cloud, _choose(cloud.points, self.points, generator))
         if self.queries is not None and cloud.queries is not None:
             index = _choose(cloud.queries, self.queries, generator)
             occupied = None if cloud.occupied is None else cloud.occupied.gather(-1, index)
-            cloud = replace(cloud, queries=_rows(cloud.queries, index), occupied=occupied)
+            cloud = replace(cloud, queries=_gather(cloud.queries, index), occupied=occupied)
         return cloud
 
 
 @dataclass(frozen=True)
 class Outliers:
-    """Throw a share of the points anywhere into the ball about the cloud, with a normal in any direction.
+    """Replace a fraction of the points by outliers, uniform in the bounding ball of the cloud, with random normals.
 
-    An outlier keeps the part of the point that it was.
+    An outlier keeps the part of the point that it replaces.
+
+    Args:
+        fraction: of the points, between 0 and 1.
     """
 
-    share: float = 0.05
+    fraction: float = 0.05
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"Outliers needs a share between 0 and 1, got {self.share}")
+        if not 0 <= self.fraction <= 1:
+            raise ValueError(f"Outliers needs a fraction between 0 and 1, got {self.fraction}")
 
     def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
         """Replace some of the points."""
         points = cloud.points
         n, dim = points.shape[-2:]
-        index = _choose(points, round(self.share * n), generator)
+        index = _choose(points, round(self.fraction * n), generator)
         if index.shape[-1] == 0:
             return cloud
-        centre = points.mean(-2, keepdim=True)
-        radius = (points - centre).norm(dim=-1).amax(-1)[..., None, None]
-        # Uniform in a ball: any direction, and a distance whose power dim is uniform.
-        away = _direction(points, (index.shape[-1], dim), generator)
+        center = points.mean(-2, keepdim=True)
+        radius = (points - center).norm(dim=-1).amax(-1)[..., None, None]
+        # Uniform in a ball: a random direction, and a distance whose dim-th power is uniform.
+        direction = _direction(points, (index.shape[-1], dim), generator)
         distance = _uniform(points, (index.shape[-1], 1), generator) ** (1 / dim)
-        thrown = _put(points, index, centre + radius * distance * away)
+        replaced = _scatter(points, index, center + radius * distance * direction)
         normals = cloud.normals
         if normals is not None:
-            normals = _put(normals, index, _direction(normals, (index.shape[-1], dim), generator))
-        return replace(cloud, points=thrown, normals=normals)
+            normals = _scatter(normals, index, _direction(normals, (index.shape[-1], dim), generator))
+        return replace(cloud, points=replaced, normals=normals)
 
 
 @dataclass(frozen=True)
 class Occlude:
-    """Keep what a camera in a random direction sees: a partial scan with as many points, the visible ones repeated.
+    """Keep the points that a camera in a random direction sees: a partial scan, with visible points repeated.
 
-    Hidden points are removed as in Katz et al., *Direct visibility of point sets* (2007): every point is flipped about
-    a sphere around the camera, and those on the hull of the result are visible. Whether a point is on the hull is asked
-    of the direction it lies in and of a few `tilts` of that, in products of matrices for a whole batch; a point at a
-    sharp angle may be missed, none is seen that is not on the hull.
-    `distance` of the camera is in radii of the cloud; the `sphere` is in distances of the farthest point: a larger one
-    keeps more of slanted surfaces and lets the camera look through sparser ones. `points` wants other than as many
-    points as there were: fewer are repeated less, if at all.
+    Hidden points are removed as in Katz et al., *Direct visibility of point sets* (2007): every point is reflected in a
+    sphere around the camera, and those on the convex hull of the result are visible. A point is on the hull if it is
+    extreme in its own direction or in one of a few `tilts` of it, which is tested by matrix products for a whole batch;
+    a point at a sharp angle may be missed, but none is kept that is not on the hull.
+
+    Args:
+        distance: of the camera, in radii of the cloud.
+        sphere: radius of the sphere, in distances of the farthest point: a larger one keeps more of slanted surfaces
+            and lets the camera look through sparser ones.
+        tilts: number of further directions that are tested.
+        points: number of points of the result; by default as many as before. Fewer are repeated less.
+
+    >>> Occlude(points=50)(Cloud(torch.rand(100, 3))).points.shape
+    torch.Size([50, 3])
     """
 
     distance: float = 3.0
@@ -167,85 +212,105 @@ class Occlude:
             raise ValueError(f"Occlude needs distance > 1 and sphere >= 1, got {self.distance} and {self.sphere}")
 
     def __call__(self, cloud: Cloud, generator: Generator = None) -> Cloud:
-        """Look at the cloud and keep what is seen."""
+        """Keep the visible points."""
         points = cloud.points
         n, dim = points.shape[-2:]
-        centre = points.mean(-2, keepdim=True)
-        radius = (points - centre).norm(dim=-1).amax(-1)[..., None, None]
-        camera = centre + self.distance * radius * _direction(points, (1, dim), generator)
-        seen = visible(points, camera, self.sphere, self.tilts)
-        # Visible points in random order come first; what is behind them is filled up by going round them again.
-        order = (_uniform(points, (n,), generator) + ~seen).argsort(dim=-1)
-        number = seen.sum(-1, keepdim=True)
+        center = points.mean(-2, keepdim=True)
+        radius = (points - center).norm(dim=-1).amax(-1)[..., None, None]
+        camera = center + self.distance * radius * _direction(points, (1, dim), generator)
+        is_visible = visible(points, camera, self.sphere, self.tilts)
+        # Visible points in random order come first, and are repeated in this order to fill the cloud.
+        order = (_uniform(points, (n,), generator) + ~is_visible).argsort(dim=-1)
+        count = is_visible.sum(-1, keepdim=True)
         wanted = torch.arange(n if self.points is None else self.points, device=points.device)
-        return _take(cloud, order.gather(-1, wanted % number))
+        return _select(cloud, order.gather(-1, wanted % count))
 
 
 def visible(
     points: Points, camera: Float[Tensor, "*batch 1 dim"], sphere: float = 30.0, tilts: int = 3
 ) -> Bool[Tensor, "*batch points"]:
-    """Which points `(..., N, 3)` a camera at `(..., 1, 3)` sees, by hidden-point removal: see `Occlude`."""
+    """Mark the points that a camera sees, by hidden-point removal: see `Occlude`.
+
+    Args:
+        points: the clouds.
+        camera: position of the camera of each.
+        sphere: radius of the sphere, in distances of the farthest point.
+        tilts: number of further directions that are tested.
+
+    Shape:
+        - points: `(..., N, 3)`
+        - camera: `(..., 1, 3)`
+        - out: `(..., N)`
+
+    >>> wall = torch.cartesian_prod(torch.linspace(-1, 1, 20), torch.linspace(-1, 1, 20), torch.zeros(1))
+    >>> behind = torch.tensor([[0.0, 0.0, -1.0]])
+    >>> seen = visible(torch.cat([wall, behind]), torch.tensor([[0.0, 0.0, 3.0]]))
+    >>> seen[:-1].all().item(), seen[-1].item()
+    (True, False)
+    """
     ray = points - camera
     distance = ray.norm(dim=-1, keepdim=True)
     direction = ray / distance.where(distance > 0, 1)
     reach = 2 * sphere * distance.amax(-2, keepdim=True)
-    flipped = (1 - distance / reach.where(reach > 0, 1)) * direction  # in units of the sphere, and so no farther than 1
-    seen = torch.zeros_like(points[..., 0], dtype=torch.bool)
+    reflected = (1 - distance / reach.where(reach > 0, 1)) * direction  # in units of the sphere, so at most 1
+    found = torch.zeros_like(points[..., 0], dtype=torch.bool)
     for tilt in range(tilts + 1):
-        farthest, rival = _farthest(flipped, direction)
-        seen |= farthest <= (direction * flipped).sum(-1) + 4 * torch.finfo(points.dtype).eps
+        farthest, rival = _farthest(reflected, direction)
+        found |= farthest <= (direction * reflected).sum(-1) + 4 * torch.finfo(points.dtype).eps
         if tilt < tilts:
-            # Turn the direction away from whoever reaches farther, past the point where both are level.
-            ahead = flipped - _rows(flipped, rival)
+            # Tilt the direction away from the farther point, beyond where both are equally far.
+            ahead = reflected - _gather(reflected, rival)
             behind = (direction * ahead).sum(-1, keepdim=True).clamp(max=0)
             size = ahead.square().sum(-1, keepdim=True)
             direction = direction - 1.5 * behind / size.where(size > 0, 1) * ahead
             direction = torch.nn.functional.normalize(direction, dim=-1)
-    return seen
+    return found
 
 
-def _farthest(places: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
-    """How far the places reach in each direction, and which one does."""
-    block = max(1, BLOCK_ELEMENTS // max(1, places[..., 0].numel()))
-    reached = [(places @ some.mT).max(-2) for some in torch.split(directions, block, dim=-2)]
+def _farthest(points: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest projection of the points onto each direction, and the index of the point."""
+    block = max(1, PAIR_BLOCK_ELEMENTS // max(1, points[..., 0].numel()))
+    reached = [(points @ some.mT).max(-2) for some in torch.split(directions, block, dim=-2)]
     return torch.cat([r.values for r in reached], dim=-1), torch.cat([r.indices for r in reached], dim=-1)
 
 
-def _source(like: Tensor, generator: Generator) -> torch.device:
+def _random_device(like: Tensor, generator: Generator) -> torch.device:
     return generator.device if generator is not None else like.device
 
 
 def _uniform(like: Tensor, shape: tuple[int, ...], generator: Generator) -> Tensor:
-    """Uniform numbers of this shape for every cloud of the batch."""
+    """Draw uniform numbers of this shape for every cloud of the batch."""
     shape = (*like.shape[:-2], *shape)
-    return torch.rand(shape, generator=generator, dtype=like.dtype, device=_source(like, generator)).to(like.device)
+    return torch.rand(shape, generator=generator, dtype=like.dtype, device=_random_device(like, generator)).to(
+        like.device
+    )
 
 
 def _direction(like: Tensor, shape: tuple[int, ...], generator: Generator) -> Tensor:
     shape = (*like.shape[:-2], *shape)
-    gaussian = torch.randn(shape, generator=generator, dtype=like.dtype, device=_source(like, generator))
+    gaussian = torch.randn(shape, generator=generator, dtype=like.dtype, device=_random_device(like, generator))
     return torch.nn.functional.normalize(gaussian, dim=-1).to(like.device)
 
 
 def _choose(x: Tensor, n: int, generator: Generator) -> Tensor:
-    """Indices `(..., n)` of a random subset for every cloud."""
+    """Return the indices `(..., n)` of a random subset of every cloud."""
     if not 0 <= n <= x.shape[-2]:
-        raise ValueError(f"a subset of {n} asked of {x.shape[-2]} points")
+        raise ValueError(f"cannot choose a subset of {n} out of {x.shape[-2]} points")
     return _uniform(x, (x.shape[-2],), generator).topk(n, dim=-1).indices
 
 
-def _rows(x: Tensor, index: Tensor) -> Tensor:
+def _gather(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(-2, index.unsqueeze(-1).expand(*index.shape, x.shape[-1]))
 
 
-def _put(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
+def _scatter(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
     return x.scatter(-2, index.unsqueeze(-1).expand_as(values), values)
 
 
-def _take(cloud: Cloud, index: Tensor) -> Cloud:
+def _select(cloud: Cloud, index: Tensor) -> Cloud:
     return replace(
         cloud,
-        points=_rows(cloud.points, index),
-        normals=None if cloud.normals is None else _rows(cloud.normals, index),
+        points=_gather(cloud.points, index),
+        normals=None if cloud.normals is None else _gather(cloud.normals, index),
         parts=None if cloud.parts is None else cloud.parts.gather(-1, index),
     )

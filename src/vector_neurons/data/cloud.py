@@ -1,4 +1,4 @@
-"""What a data set delivers: clouds with whatever is known about them, one at a time or stacked in a batch."""
+"""Clouds with their annotations, one or a batch of them, and the interface of data sets."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,10 +17,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points and what is known about them; a leading axis on every field makes it a batch.
+    """A point cloud with its annotations, or a batch of them if every field has a leading axis.
 
-    `label` is the class, `parts` the part of each point, `queries` are places in space and `occupied` says which of
-    them lie inside. What a set does not know is None.
+    Fields that a data set does not provide are None.
+
+    Args:
+        points: coordinates.
+        normals: unit normals of the points.
+        label: class.
+        parts: part of each point.
+        queries: query points in space.
+        occupied: which queries are inside the shape.
+
+    Shape:
+        - points, normals: `(..., N, 3)`
+        - label: `(...)`
+        - parts: `(..., N)`
+        - queries: `(..., Q, 3)`
+        - occupied: `(..., Q)`
+
+    >>> cloud = Cloud(torch.rand(100, 3), label=torch.tensor(2))
+    >>> Cloud.stack([cloud, cloud]).points.shape
+    torch.Size([2, 100, 3])
     """
 
     points: Points
@@ -31,57 +49,77 @@ class Cloud:
     occupied: Bool[Tensor, "*batch queries"] | None = None
 
     def rotate(self, rotation: Matrices) -> "Cloud":
-        """Turn the cloud, or each cloud of a batch by its own rotation. The only place where a pose changes.
+        """Rotate points, normals and queries by R (`x @ R.mT`), each cloud of a batch by its own rotation.
 
-        Points, normals and queries turn together; labels, parts and what is inside stay.
+        This is the only function that changes a pose.
+
+        Args:
+            rotation: rotation matrices.
+
+        Shape:
+            - rotation: `(3, 3)`, or `(..., 3, 3)` for a batch
+
+        >>> quarter_turn = torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> Cloud(torch.tensor([[1.0, 0.0, 2.0]])).rotate(quarter_turn).points.tolist()
+        [[0.0, 1.0, 2.0]]
         """
 
-        def turn(x: Tensor | None) -> Tensor | None:
+        def rotated(x: Tensor | None) -> Tensor | None:
             return None if x is None else x @ rotation.to(x).mT
 
         return replace(
             self,
             points=self.points @ rotation.to(self.points).mT,
-            normals=turn(self.normals),
-            queries=turn(self.queries),
+            normals=rotated(self.normals),
+            queries=rotated(self.queries),
         )
 
     def to(self, *args: Any, **kwargs: Any) -> "Cloud":
-        """Move every tensor, as `Tensor.to` does; a floating-point type is for coordinates, labels keep theirs."""
+        """Move every tensor as `Tensor.to` does; a dtype applies to coordinates only, labels keep theirs."""
         device = self.points[:0].to(*args, **kwargs).device
-        later = kwargs.get("non_blocking", next((x for x in args if isinstance(x, bool)), False))
+        non_blocking = kwargs.get("non_blocking", next((x for x in args if isinstance(x, bool)), False))
 
         def move(x: Tensor) -> Tensor:
-            return x.to(*args, **kwargs) if x.is_floating_point() else x.to(device, non_blocking=later)
+            return x.to(*args, **kwargs) if x.is_floating_point() else x.to(device, non_blocking=non_blocking)
 
         return self.map(move)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Cloud":
-        """Apply a function to every tensor that is known."""
-        known = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Cloud(**{name: None if x is None else function(x) for name, x in known.items()})  # type: ignore[arg-type]
+        """Apply a function to every tensor that is not None."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Cloud(**{name: None if x is None else function(x) for name, x in tensors.items()})  # type: ignore[arg-type]
 
     @staticmethod
     def stack(clouds: Sequence["Cloud"]) -> "Cloud":
-        """One batch of clouds that know the same things and have the same number of points."""
+        """Stack clouds with the same fields and the same number of points to a batch."""
         if not clouds:
             raise ValueError("stack needs at least one cloud")
         stacked: dict[str, Tensor | None] = {}
         for field in fields(Cloud):
-            known = [x for cloud in clouds if (x := getattr(cloud, field.name)) is not None]
-            if known and len(known) < len(clouds):
-                raise ValueError(f"{len(known)} of {len(clouds)} clouds have {field.name}: either all or none can")
-            if len({tuple(x.shape) for x in known}) > 1:
-                shapes = ", ".join(str(tuple(x.shape)) for x in known[:4])
+            given = [x for cloud in clouds if (x := getattr(cloud, field.name)) is not None]
+            if given and len(given) < len(clouds):
+                raise ValueError(f"{len(given)} of {len(clouds)} clouds have {field.name}: either all or none can")
+            if len({tuple(x.shape) for x in given}) > 1:
+                shapes = ", ".join(str(tuple(x.shape)) for x in given[:4])
                 raise ValueError(f"clouds of one batch need {field.name} of one shape, got {shapes}")
-            stacked[field.name] = torch.stack(known) if known else None
+            stacked[field.name] = torch.stack(given) if given else None
         return Cloud(**stacked)  # type: ignore[arg-type]
 
 
 class Dataset(ABC):
-    """A set of clouds, z up, in the pose they come in: rotating is the protocol's business, not the data's.
+    """A map-style data set of clouds, z up, in the pose in which they are published; nothing is rotated.
 
-    `labels` `(len,)` holds the class of every cloud; `parts_of` `(classes, parts)` says which parts a class can have.
+    `data[i]` is one cloud, `data.batch(indices)` a batch of them. A subclass defines `batch` and sets the attributes.
+
+    Attributes:
+        name: of the data set.
+        split: of the data set.
+        classes: names of the classes.
+        parts: names of the parts.
+        labels: class of every cloud, `(len,)`.
+        parts_of: mask `(classes, parts)` of the parts that a class can have.
+        pack: the file that holds the set, if any.
+        drawn_from: a digest of all shapes, if the splits are drawn from them.
     """
 
     name: ClassVar[str]
@@ -90,17 +128,17 @@ class Dataset(ABC):
     parts: tuple[str, ...] = ()
     labels: Tensor
     parts_of: Tensor | None = None
-    pack: "Pack | None" = None  # the file that it is in, if it is in one
-    drawn_from: str | None = None  # a digest of all shapes, if splits are drawn from them
+    pack: "Pack | None" = None
+    drawn_from: str | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Cloud:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"{self.name} has {len(self)} clouds, asked for number {index}")
+            raise IndexError(f"index {index} is out of range: {self.name} has {len(self)} clouds")
         return self.batch(torch.tensor([index % len(self)])).map(lambda x: x[0])
 
     @abstractmethod
     def batch(self, indices: Int[Tensor, " batch"]) -> Cloud:
-        """The clouds of these indices, stacked."""
+        """Return the clouds of these indices, stacked to a batch."""

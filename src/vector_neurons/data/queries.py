@@ -1,4 +1,4 @@
-"""Queries of a mesh: places in space, uniform and near the surface, with the answer whether they are inside."""
+"""Query points of a mesh, uniform and near the surface, labeled as inside or outside."""
 
 from dataclasses import dataclass
 
@@ -9,17 +9,25 @@ from torch import Tensor
 from ..geometry.inside import inside
 from ..geometry.sampling import box
 from ..mesh import Mesh, MeshError, surface
-from .build import Rows
 from .cloud import Cloud
-from .pack import seed_of
-from .reading import Up, upright
+from .rows import COINCIDE, PackRows, Up, upright
+from .seeding import derive_seed
 
-PADDING = 1.1  # side of the cube that uniform queries fill, relative to the longest side of the shape, as in OccNet
+QUERY_CUBE_SCALE = 1.1  # side of the cube of uniform queries, relative to the longest side of the shape, as in OccNet
 
 
 @dataclass(frozen=True)
-class Labeller:
-    """How meshes become rows of an occupancy pack: so many surface points, uniform queries and queries near it."""
+class OccupancySampler:
+    """Converts meshes to rows of an occupancy pack.
+
+    Attributes:
+        points: surface points of each mesh.
+        queries: uniform queries.
+        near: queries near the surface.
+        sigma: their standard deviation, relative to the longest side.
+        up: axis that is up in the mesh.
+        seed: of the samples, with the name of the mesh.
+    """
 
     points: int
     queries: int
@@ -28,17 +36,17 @@ class Labeller:
     up: Up
     seed: int
 
-    def __call__(self, name: str, mesh: Mesh) -> Rows:
-        """The row of one mesh; what is drawn depends on the seed and its name."""
+    def __call__(self, name: str, mesh: Mesh) -> PackRows:
+        """Return the row of one mesh."""
         if mesh.is_cloud:
-            raise MeshError("it is a cloud, and an inside needs triangles")
-        generator = torch.Generator().manual_seed(seed_of(self.seed, name))
-        cloud = label_mesh(mesh, self.points, self.queries, self.near, sigma=self.sigma, generator=generator)
+            raise MeshError("it is a cloud, and occupancy needs triangles")
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, name))
+        cloud = sample_occupancy(mesh, self.points, self.queries, self.near, sigma=self.sigma, generator=generator)
         closed = {"watertight": torch.tensor([surface.watertight(mesh)])}
         return occupancy_rows(cloud, *box(mesh.vertices), self.up) | closed
 
 
-def label_mesh(
+def sample_occupancy(
     mesh: Mesh,
     points: int,
     queries: int,
@@ -47,39 +55,40 @@ def label_mesh(
     sigma: float = 0.02,
     generator: torch.Generator | None = None,
 ) -> Cloud:
-    """Surface points with normals, and queries with the answer whether they are inside, in the mesh's own coordinates.
+    """Sample surface points with normals, and queries labeled as inside or outside, in the coordinates of the mesh.
 
-    The first `queries` are uniform in a cube about the mesh; the other `near` ones are surface points with Gaussian
+    The first `queries` are uniform in a cube around the mesh; the other `near` ones are surface points with Gaussian
     noise of standard deviation `sigma`, relative to the longest side.
     """
-    middle, side = box(mesh.vertices)
-    on, normals = surface.sample(mesh, points + near, generator=generator)
-    uniform = torch.rand(queries, 3, dtype=torch.float64, generator=generator).to(on) - 0.5
-    noise = torch.randn(near, 3, dtype=torch.float64, generator=generator).to(on)
-    places = torch.cat([middle + PADDING * side * uniform, on[points:] + sigma * side * noise])
-    answers = inside(places, mesh.vertices, mesh.faces)
-    return Cloud(points=on[:points], normals=normals[:points], queries=places, occupied=answers)
+    center, side = box(mesh.vertices)
+    surface_points, normals = surface.sample(mesh, points + near, generator=generator)
+    uniform = torch.rand(queries, 3, dtype=torch.float64, generator=generator).to(surface_points) - 0.5
+    noise = torch.randn(near, 3, dtype=torch.float64, generator=generator).to(surface_points)
+    near_surface = surface_points[points:] + sigma * side * noise
+    positions = torch.cat([center + QUERY_CUBE_SCALE * side * uniform, near_surface])
+    occupied = inside(positions, mesh.vertices, mesh.faces)
+    return Cloud(points=surface_points[:points], normals=normals[:points], queries=positions, occupied=occupied)
 
 
-def occupancy_rows(cloud: Cloud, middle: Float[Tensor, "1 3"], side: Float[Tensor, "1 1"], up: Up) -> Rows:
-    """One shape as packs hold it: z up, in the unit ball of its surface.
+def occupancy_rows(cloud: Cloud, box_center: Float[Tensor, "1 3"], side: Float[Tensor, "1 1"], up: Up) -> PackRows:
+    """Return the row of one shape as packs hold it: z up, in the unit ball of its surface.
 
-    `cube` has the middle and the longest side of the shape's box, in the coordinates of that ball.
+    `cube` has the center and the longest side of the shape's bounding box, in the coordinates of that ball.
     """
-    centre = cloud.points.mean(0)
-    radius = (cloud.points - centre).norm(dim=-1).amax()
+    center = cloud.points.mean(0)
+    radius = (cloud.points - center).norm(dim=-1).amax()
     if not radius > 0:
-        raise MeshError("all of its points are at one place")
+        raise MeshError(COINCIDE)
 
-    def place(x: Tensor) -> Tensor:
-        return upright((x - centre) / radius, up).float()
+    def normalized(x: Tensor) -> Tensor:
+        return upright((x - center) / radius, up).float()
 
     known = {name: x for name in ("normals", "queries", "occupied") if (x := getattr(cloud, name)) is not None}
     rows = {
-        "points": place(cloud.points),
+        "points": normalized(cloud.points),
         "normals": upright(known["normals"], up).float(),
-        "queries": place(known["queries"]),
+        "queries": normalized(known["queries"]),
         "occupied": known["occupied"],
-        "cube": torch.cat([place(middle)[0], (side / radius).float()[0]]),
+        "cube": torch.cat([normalized(box_center)[0], (side / radius).float()[0]]),
     }
     return {name: x[None] for name, x in rows.items()}

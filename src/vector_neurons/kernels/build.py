@@ -111,7 +111,7 @@ def built() -> Path | None:
             _refuse_shared(path)
         # Loading a truncated library would crash the process (SIGBUS), at once or later.
         found = {"size": check_regular(target), "sha256": sha256(target)}
-        return target if read_json(_record(target), most=1000) == found else None
+        return target if read_json(_record(target), max_bytes=1000) == found else None
     except (FileError, OSError):  # building it will say more
         return None
 
@@ -140,7 +140,7 @@ def build(*, again: bool = False) -> Path:
         make_folder(target.parent)
         # Of several processes that start together one builds, and the others wait for it.
         lock = target.with_suffix(".lock")
-        with locked(lock, waiting=lambda holder: _say(f"waiting for the native kernels, {holder}")):
+        with locked(lock, on_wait=lambda holder: _say(f"waiting for the native kernels, {holder}")):
             if (found := built()) and not again:  # by another process
                 return found
             _build(command, target)

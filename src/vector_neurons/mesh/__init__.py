@@ -1,11 +1,11 @@
-"""Surfaces: triangle meshes and bare clouds in files, points on them, meshes of functions, and how close two are."""
+"""Triangle meshes and point clouds in files, surface sampling, iso-surface extraction, and metrics between surfaces."""
 
 from .compare import Comparison, compare, compare_points, iou, volume_iou
 from .io import read
-from .mesh import Mesh, MeshError, MeshWarning, UnreadableError
+from .mesh import Mesh, MeshError, MeshWarning, UnreadableError, check_mesh, describe_nonfinite
 from .mise import extract
 from .surface import sample, watertight
-from .writing import write
+from .writing import Written, write
 
 __all__ = [
     "Comparison",
@@ -13,8 +13,11 @@ __all__ = [
     "MeshError",
     "MeshWarning",
     "UnreadableError",
+    "Written",
+    "check_mesh",
     "compare",
     "compare_points",
+    "describe_nonfinite",
     "extract",
     "iou",
     "read",

@@ -1,6 +1,6 @@
-"""Triangle meshes in .off, .stl and .obj files, read exactly as they announce; and what a .glb file may ask for.
+"""Readers of .off, .stl and .obj meshes, and size checks of .glb files; counts in a file must match its content.
 
-No reader follows a reference to another file: materials and textures have no part in a surface.
+No reader follows a reference to another file: materials and textures are not part of a surface.
 """
 
 import json
@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .mesh import MeshError
-from .stored import ARRAYS_MAX_BYTES
-from .text import check_even, fan, fans, lines, numbers, polygons, truncated
+from .mesh import ARRAYS_MAX_BYTES, MeshError
+from .text import check_equal_columns, count_error, lines, parse_polygons, parse_table, triangulate, triangulate_mixed
 
 Array = NDArray[Any]
 OFF_HEADER = re.compile(rb"(?:ST)?C?N?OFF(?![A-Za-z])", re.IGNORECASE)
@@ -23,7 +22,7 @@ GLB_JSON_MAX_BYTES = 2**26
 
 
 def read_off(content: bytes) -> tuple[Array, Array]:
-    """Vertices and triangles. The counts may stand in the first line, as in some files of ModelNet40."""
+    """Read vertices and triangles. The counts may be in the first line, as in some files of ModelNet40."""
     rows = lines(content, b"#")
     kind = OFF_HEADER.match(rows[0]) if rows else None
     if kind is None:
@@ -37,19 +36,19 @@ def read_off(content: bytes) -> tuple[Array, Array]:
     vertices, faces = map(int, counts[:2])
     announced = 1 + vertices + faces
     if len(rows) != announced:
-        raise truncated(len(rows), announced)
-    check_even(rows[1 : 1 + vertices])  # a face among the vertices has another number of columns
-    points = numbers(rows[1 : 1 + vertices], columns=(0, 1, 2))
-    return points, polygons(rows[1 + vertices :], announced, exact=False)
+        raise count_error(len(rows), announced)
+    check_equal_columns(rows[1 : 1 + vertices])  # a face among the vertices differs in its number of columns
+    points = parse_table(rows[1 : 1 + vertices], columns=(0, 1, 2))
+    return points, parse_polygons(rows[1 + vertices :], announced, exact=False)
 
 
 def read_stl(content: bytes) -> tuple[Array, Array]:
-    """Vertices, three for each triangle, and triangles."""
+    """Read vertices, three for each triangle, and triangles; text or binary."""
     announced = STL_HEAD + STL_FACE * int.from_bytes(content[80:STL_HEAD], "little")
-    # Some programs begin a binary file with "solid" as well: its size tells.
+    # Some programs begin a binary file with "solid" as well: its size tells them apart.
     if len(content) == announced or content.lstrip()[:5].lower() != b"solid" or b"\0" in content[:512]:
         if len(content) != announced:
-            raise truncated(len(content), announced, "bytes")
+            raise count_error(len(content), announced, "bytes")
         corners = np.frombuffer(content, STL_ROW, offset=STL_HEAD)["corners"].reshape(-1, 3)
     else:
         corners = _stl_text(lines(content))
@@ -67,19 +66,19 @@ def _stl_text(rows: Sequence[bytes]) -> Array:
         count[word] = count.get(word, 0) + 1
         if word == b"vertex":
             corners.append(row[len(word) :])
-    begun, ended = count[b"facet"], count[b"endfacet"]
-    if count[b"endsolid"] != count[b"solid"] or begun != ended:
-        raise MeshError(f"is truncated: {ended:,} of {begun:,} facets are complete, and it has no end")
-    if len(corners) != 3 * begun:
-        raise MeshError(f"is damaged: {begun:,} facets have {len(corners):,} vertices")
-    found = numbers(corners)
+    facets, complete = count[b"facet"], count[b"endfacet"]
+    if count[b"endsolid"] != count[b"solid"] or facets != complete:
+        raise MeshError(f"is truncated: {complete:,} of {facets:,} facets are complete, and it has no end")
+    if len(corners) != 3 * facets:
+        raise MeshError(f"is damaged: {facets:,} facets have {len(corners):,} vertices")
+    found = parse_table(corners)
     if corners and found.shape[1] != 3:
         raise MeshError(f"is damaged: its vertices have {found.shape[1]} coordinates")
     return found if corners else np.empty((0, 3))
 
 
 def read_obj(content: bytes) -> tuple[Array, Array]:
-    """Vertices and triangles; corners may be counted from the end, and normals and textures are left alone."""
+    """Read vertices and triangles; indices may be relative (negative), normals and textures are ignored."""
     rows = [row for row in lines(re.sub(rb"\\\r?\n", b" ", content), b"#") if row.split(maxsplit=1)[0] in (b"v", b"f")]
     faces = [row for row in rows if row[:1] == b"f"]
     if faces and len({re.sub(rb"-?\d+", b"", corner) for corner in faces[-1].split()[1:]}) > 1:
@@ -88,35 +87,39 @@ def read_obj(content: bytes) -> tuple[Array, Array]:
     if len(faces) < len(rows):
         points = np.loadtxt((row[1:] for row in rows if row[:1] == b"v"), usecols=(0, 1, 2), ndmin=2)
     if any(b"-" in face for face in faces):
-        return points, fans(_corners(rows))
+        return points, triangulate_mixed(_corners(rows))
     try:
-        corners = np.loadtxt(map(_bare, faces), dtype=np.int64, ndmin=2) if faces else np.empty((0, 3), dtype=np.int64)
+        corners = (
+            np.loadtxt(map(_vertex_indices, faces), dtype=np.int64, ndmin=2)
+            if faces
+            else np.empty((0, 3), dtype=np.int64)
+        )
     except ValueError:  # polygons of several sizes
-        return points, fans(_corners(rows))
-    return points, fan(corners - 1)
+        return points, triangulate_mixed(_corners(rows))
+    return points, triangulate(corners - 1)
 
 
-def _bare(face: bytes) -> bytes:
-    """The numbers of the corners of a face, without those of textures and normals."""
+def _vertex_indices(face: bytes) -> bytes:
+    """Strip the indices of textures and normals from a face."""
     return re.sub(rb"/\S*", b"", face[1:])
 
 
 def _corners(rows: Sequence[bytes]) -> Iterator[list[int]]:
-    seen = 0
+    vertices = 0
     for row in rows:
         if row[:1] == b"v":
-            seen += 1
+            vertices += 1
         else:
-            yield [seen + corner if corner < 0 else corner - 1 for corner in map(int, _bare(row).split())]
+            yield [vertices + corner if corner < 0 else corner - 1 for corner in map(int, _vertex_indices(row).split())]
 
 
 def check_glb(content: bytes) -> None:
-    """Refuse a .glb file that is cut, that refers to other files, or that asks for more memory than a mesh may take."""
+    """Raise `MeshError` for a .glb file that is cut, refers to other files, or would take too much memory."""
     if content[:4] != b"glTF" or content[16:20] != b"JSON":
         raise MeshError("is damaged: it has no header of a .glb file")
     announced = int.from_bytes(content[8:12], "little")
     if len(content) != announced:
-        raise truncated(len(content), announced, "bytes")
+        raise count_error(len(content), announced, "bytes")
     end = 20 + int.from_bytes(content[12:16], "little")
     if end > min(len(content), GLB_JSON_MAX_BYTES):
         raise MeshError(f"is damaged: its description takes {end:,} bytes")
@@ -125,12 +128,12 @@ def check_glb(content: bytes) -> None:
     if elsewhere:
         raise MeshError(f"keeps its triangles in another file, {str(elsewhere[0])[:80]!r}: save it as one .glb file")
     counts = [int(accessor["count"]) for accessor in about.get("accessors", [])]
-    numbers_of = [
+    elements = [
         sum(counts[i] for p in part["primitives"] for i in (*p["attributes"].values(), p.get("indices", 0)))
         for part in about.get("meshes", [])
     ]
-    placed = sum(numbers_of[node["mesh"]] for node in about.get("nodes", []) if "mesh" in node)
-    memory = 24 * max(sum(counts), placed)  # every part where the scene puts it
+    placed = sum(elements[node["mesh"]] for node in about.get("nodes", []) if "mesh" in node)
+    memory = 24 * max(sum(counts), placed)  # a part that the scene places several times counts several times
     if min(counts, default=0) < 0 or memory > ARRAYS_MAX_BYTES:
         raise MeshError(
             f"is too large: its parts take {memory:,} bytes in memory, at most {ARRAYS_MAX_BYTES:,} are read"

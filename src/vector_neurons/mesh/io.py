@@ -1,4 +1,4 @@
-"""Meshes and clouds in files. The only importer of trimesh, which is loaded when it is needed and not before."""
+"""Read meshes and clouds from files. The only importer of trimesh, which is imported when it is needed."""
 
 import io
 import warnings
@@ -10,25 +10,40 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._files import first_line
-from . import clouds, formats, pcd, ply
-from .mesh import Mesh, MeshError, MeshWarning, UnreadableError
-from .mesh import check as check
-from .stored import load_npy, load_npz, read_bytes
+from .._files import FileError, first_line, read_bytes
+from .._npz import load_npy, load_npz
+from . import formats, pcd, ply, xyz
+from .mesh import ARRAYS_MAX_BYTES, FILE_MAX_BYTES, Mesh, MeshError, MeshWarning, UnreadableError, check_mesh
 
-MESHES = (".ply", ".obj", ".stl", ".off", ".glb")
-CLOUDS = (".xyz", ".npy", ".npz", ".pcd", ".csv", ".pts")
-SUFFIXES = (*MESHES, *CLOUDS)
-Found = tuple[Mesh, str]  # and a note on what of the file is not used
+MESH_SUFFIXES = (".ply", ".obj", ".stl", ".off", ".glb")
+CLOUD_SUFFIXES = (".xyz", ".npy", ".npz", ".pcd", ".csv", ".pts")
+SUFFIXES = (*MESH_SUFFIXES, *CLOUD_SUFFIXES)
+MeshAndNote = tuple[Mesh, str]  # the note says what of the file is not used, if anything
 
 
 def read(path: str | Path, *, drop_nan: bool = False) -> Mesh:
-    """Read a mesh or a cloud, in float64: .ply .obj .stl .off .glb, and clouds in .xyz .pts .csv .pcd .npy .npz.
+    """Read a mesh or a point cloud from a file, in float64.
 
-    Rows of clouds are `x y z`, and `x y z nx ny nz` if the latter are of unit length; an .npz file has `points` (and
-    `normals`) or `vertices` and `faces`. A file whose counts and content differ is refused. Other columns are not used,
-    which is said by a `MeshWarning`. `drop_nan` leaves out points of a cloud that are NaN or infinite, as depth cameras
-    write them, and says how many.
+    Meshes are read from .ply, .obj, .stl, .off and .glb files, clouds from .ply, .glb, .xyz, .pts, .csv, .pcd, .npy and
+    .npz files. Rows of a cloud are `x y z`, or `x y z nx ny nz` if the latter three have unit length; other columns are
+    ignored with a `MeshWarning`. An .npz file has the arrays `points` (and `normals`), or `vertices` and `faces`.
+
+    Args:
+        path: the file; its suffix says the format.
+        drop_nan: leave out points of a cloud that are NaN or infinite, as depth cameras write them, with a
+            `MeshWarning` that says how many.
+
+    Raises:
+        MeshError: the file is missing, damaged, truncated or too large, or has NaN or infinite coordinates.
+        UnreadableError: the system does not give the file, as without permission; it may be undamaged.
+
+    >>> import tempfile
+    >>> from vector_neurons.mesh import Mesh, write
+    >>> triangle = Mesh(torch.eye(3), torch.tensor([[0, 1, 2]]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = write(triangle, f"{folder}/triangle.ply")
+    ...     read(f"{folder}/triangle.ply").vertices.shape
+    torch.Size([3, 3])
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -42,15 +57,15 @@ def read(path: str | Path, *, drop_nan: bool = False) -> Mesh:
         raise UnreadableError(f"{path} cannot be read: {error.strerror or first_line(error)}") from error
     except MemoryError as error:
         raise UnreadableError(f"{path} cannot be read: there is not enough memory") from error
-    except MeshError as error:
+    except (MeshError, FileError) as error:
         raise MeshError(str(error) if str(path) in str(error) else f"{path} {error}") from error
-    except Exception as error:  # a damaged file makes its parser stumble in ways that no list would cover
+    except Exception as error:  # a damaged file may raise anything in its parser
         raise MeshError(f"{path} is damaged: {first_line(error)}") from error
     if drop_nan and mesh.is_cloud:
-        mesh, dropped = _finite(mesh)
+        mesh, dropped = _drop_nonfinite(mesh)
         note = ", ".join(filter(None, (note, dropped)))
     try:
-        check(mesh)
+        check_mesh(mesh)
     except MeshError as error:
         raise MeshError(f"{path}: {error}") from None
     if note:
@@ -59,10 +74,10 @@ def read(path: str | Path, *, drop_nan: bool = False) -> Mesh:
 
 
 def encode(mesh: Mesh, suffix: str) -> bytes:
-    """A mesh as the content of a .ply .obj .stl .off or .glb file; a cloud, without normals, of a .ply or .glb file."""
+    """Encode a mesh as a .ply, .obj, .stl, .off or .glb file; a cloud, without normals, as .ply or .glb."""
     import trimesh
 
-    known = (".ply", ".glb") if mesh.is_cloud else MESHES
+    known = (".ply", ".glb") if mesh.is_cloud else MESH_SUFFIXES
     if suffix not in known:
         kind = "a cloud" if mesh.is_cloud else "a mesh"
         raise MeshError(f"cannot write {kind} as {suffix or 'a file without a suffix'}, only {' '.join(known)}")
@@ -73,25 +88,25 @@ def encode(mesh: Mesh, suffix: str) -> bytes:
     return content.encode() if isinstance(content, str) else content
 
 
-def _parse(path: Path, suffix: str) -> Found:
+def _parse(path: Path, suffix: str) -> MeshAndNote:
     if suffix == ".npz":
-        return _by_name(load_npz(path, _wanted))
+        return _from_arrays(load_npz(path, _select_arrays, ARRAYS_MAX_BYTES))
     if suffix == ".npy":
-        return _cloud(clouds.columns(load_npy(path)))
-    return decode(read_bytes(path), suffix)
+        return _cloud(xyz.unnamed_columns(load_npy(path, ARRAYS_MAX_BYTES)))
+    return decode(read_bytes(path, FILE_MAX_BYTES), suffix)
 
 
-def decode(content: bytes, suffix: str) -> Found:
-    """A mesh or a cloud from the content of a file of this format, all but .npy and .npz."""
+def decode(content: bytes, suffix: str) -> MeshAndNote:
+    """Decode the content of a file of any format but .npy and .npz; returns the mesh and a note."""
     if not content:
         raise MeshError("is empty")
     if suffix == ".glb":
         formats.check_glb(content)
-        return _by_trimesh(content), ""
+        return _read_glb(content), ""
     if suffix == ".pcd":
         return _cloud(pcd.read(content))
-    if suffix in CLOUDS:
-        return _cloud(clouds.read_text(content, suffix))
+    if suffix in CLOUD_SUFFIXES:
+        return _cloud(xyz.read_text(content, suffix))
     if suffix == ".ply":
         points, triangles, normals = ply.read(content)
         return _mesh(points, triangles, None if len(triangles) else normals), ""
@@ -102,13 +117,13 @@ def decode(content: bytes, suffix: str) -> Found:
     return _mesh(points, triangles), ""
 
 
-def _by_trimesh(content: bytes) -> Mesh:
+def _read_glb(content: bytes) -> Mesh:
     import trimesh
 
-    # From memory, so that nothing beside the file is looked at; unprocessed, because trimesh would drop what is not
-    # finite and hide that a file is damaged.
+    # From memory, so that no other file is opened; unprocessed, because trimesh would drop what is not finite and hide
+    # that a file is damaged.
     scene = trimesh.load_scene(io.BytesIO(content), file_type="glb", process=False, skip_materials=True)
-    parts = scene.dump()  # every part where the scene puts it
+    parts = scene.dump()  # every part, placed by the scene
     meshes = [part for part in parts if isinstance(part, trimesh.Trimesh)]
     if meshes:
         offsets = np.cumsum([0, *(len(part.vertices) for part in meshes)])
@@ -121,7 +136,7 @@ def _by_trimesh(content: bytes) -> Mesh:
     return _mesh(np.concatenate(points))
 
 
-def _wanted(names: Sequence[str]) -> Sequence[str]:
+def _select_arrays(names: Sequence[str]) -> Sequence[str]:
     if {"vertices", "faces"} <= set(names):
         return ["vertices", "faces"]
     if "points" in names:
@@ -131,7 +146,7 @@ def _wanted(names: Sequence[str]) -> Sequence[str]:
     return names
 
 
-def _by_name(arrays: dict[str, NDArray[Any]]) -> Found:
+def _from_arrays(arrays: dict[str, NDArray[Any]]) -> MeshAndNote:
     for name, array in arrays.items():
         shaped = array.ndim == 2 and (array.shape[1] == 3 or name not in ("vertices", "faces", "normals"))
         if not shaped or array.dtype.kind not in ("iu" if name == "faces" else "fiub"):
@@ -139,14 +154,14 @@ def _by_name(arrays: dict[str, NDArray[Any]]) -> Found:
     if "faces" in arrays:
         return _mesh(arrays["vertices"], arrays["faces"]), ""
     if "normals" not in arrays:
-        return _cloud(clouds.columns(next(iter(arrays.values()))))
-    points = clouds.columns(arrays["points"][:, :3])
+        return _cloud(xyz.unnamed_columns(next(iter(arrays.values()))))
+    points = xyz.unnamed_columns(arrays["points"][:, :3])
     if len(arrays["normals"]) != len(points.points):
         raise MeshError(f"is damaged: {len(arrays['normals']):,} normals for {len(points.points):,} points")
     return _mesh(points.points, normals=arrays["normals"]), ""
 
 
-def _cloud(found: clouds.Points) -> Found:
+def _cloud(found: xyz.ParsedCloud) -> MeshAndNote:
     return _mesh(found.points, normals=found.normals), found.note
 
 
@@ -158,7 +173,7 @@ def _mesh(vertices: NDArray[Any], faces: NDArray[Any] | None = None, normals: ND
     )
 
 
-def _finite(cloud: Mesh) -> Found:
+def _drop_nonfinite(cloud: Mesh) -> MeshAndNote:
     good = cloud.vertices.isfinite().all(-1)
     if cloud.normals is not None:
         good &= cloud.normals.isfinite().all(-1)

@@ -1,4 +1,4 @@
-"""Clouds of the Point Cloud Library, .pcd: fields of any order and type, as text, binary or compressed."""
+"""Reader of .pcd clouds (Point Cloud Library): fields of any order and type, as text, binary or compressed."""
 
 import re
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .clouds import NORMAL_NAMES, POINT_NAMES, Points, named, places
 from .mesh import MeshError
-from .text import lines, numbers, truncated
+from .text import count_error, lines, parse_table
+from .xyz import NORMAL_NAMES, POINT_NAMES, ParsedCloud, column_indices, named_columns
 
 HEADER = re.compile(rb"\s*(?:#[^\n]*\n\s*|[A-Z]+ [^\n]*\n)*?DATA (ascii|binary|binary_compressed)[ \t\r]*\n")
 KINDS = {"F": "f", "I": "i", "U": "u"}
-LZF_MAX_RATIO = 100  # three bytes stand for 264 at most
+LZF_MAX_RATIO = 100  # three bytes encode at most 264
 Columns = list[NDArray[Any]]
 
 
-def read(content: bytes) -> Points:
-    """Points, and normals if there are fields of that name. The view point is not applied."""
+def read(content: bytes) -> ParsedCloud:
+    """Read points, and normals if there are fields of that name. The view point is not applied."""
     header = HEADER.match(content)
     if header is None:
         raise MeshError("is damaged: it has no header of a .pcd file")
@@ -35,47 +35,47 @@ def read(content: bytes) -> Points:
         raise MeshError(f"is damaged: it announces {total:,} points, and {width:,} times {height:,} of them")
     table = READERS[header[1]](content[header.end() :], np.dtype(fields), total)
     lower = [name.lower() for name in names]
-    points, normals = places(lower, POINT_NAMES), places(lower, NORMAL_NAMES)
+    points, normals = column_indices(lower, POINT_NAMES), column_indices(lower, NORMAL_NAMES)
     if not points:
         raise MeshError(f"has no fields x y z: it has {' '.join(names)[:80]}")
 
     def three(chosen: Sequence[int]) -> NDArray[Any]:
         return np.stack([table[i][:, 0] for i in chosen], axis=-1)
 
-    return named(three(points), three(normals) if normals else None, [name for name in lower if name != "_"])
+    return named_columns(three(points), three(normals) if normals else None, [name for name in lower if name != "_"])
 
 
-def _text(body: bytes, row: np.dtype[Any], total: int) -> Columns:
-    rows = lines(body)
+def _text(data: bytes, row: np.dtype[Any], total: int) -> Columns:
+    rows = lines(data)
     if len(rows) != total:
-        raise truncated(len(rows), total, "points")
+        raise count_error(len(rows), total, "points")
     ends = np.cumsum([row[i].shape[0] for i in range(len(row.fields or ()))])
-    table = numbers(rows) if rows else np.empty((0, ends[-1]))
+    table = parse_table(rows) if rows else np.empty((0, ends[-1]))
     if table.shape[1] != ends[-1]:
         raise MeshError(f"is damaged: its rows have {table.shape[1]} numbers, and its fields announce {ends[-1]}")
     return np.split(table, ends[:-1], axis=1)
 
 
-def _binary(body: bytes, row: np.dtype[Any], total: int) -> Columns:
-    found, announced = len(body), total * row.itemsize
-    if found < announced or body[announced:].strip(b"\0\r\n "):  # some programs fill up a block
-        raise truncated(found, announced, "bytes after its header")
-    table = np.frombuffer(body, row, total)
+def _binary(data: bytes, row: np.dtype[Any], total: int) -> Columns:
+    found, announced = len(data), total * row.itemsize
+    if found < announced or data[announced:].strip(b"\0\r\n "):  # some programs fill up a block
+        raise count_error(found, announced, "bytes after its header")
+    table = np.frombuffer(data, row, total)
     return [table[str(i)] for i in range(len(row.fields or ()))]
 
 
-def _compressed(body: bytes, row: np.dtype[Any], total: int) -> Columns:
-    """All values of the first field, then all of the second, and so on."""
-    small, large = (int.from_bytes(body[i : i + 4], "little") for i in (0, 4))
-    if large != total * row.itemsize:
+def _compressed(data: bytes, row: np.dtype[Any], total: int) -> Columns:
+    """Read columns stored one after the other, compressed by LZF."""
+    compressed, inflated = (int.from_bytes(data[i : i + 4], "little") for i in (0, 4))
+    if inflated != total * row.itemsize:
         raise MeshError(
-            f"is damaged: it inflates to {large:,} bytes, and {total:,} points take {total * row.itemsize:,}"
+            f"is damaged: it inflates to {inflated:,} bytes, and {total:,} points take {total * row.itemsize:,}"
         )
-    if len(body) - 8 < small:
-        raise truncated(len(body) - 8, small, "bytes after its header")
-    if large > LZF_MAX_RATIO * small:
-        raise MeshError(f"is damaged: {small:,} bytes cannot inflate to {large:,}")
-    content, start, found = _inflate(body[8 : 8 + small], large), 0, []
+    if len(data) - 8 < compressed:
+        raise count_error(len(data) - 8, compressed, "bytes after its header")
+    if inflated > LZF_MAX_RATIO * compressed:
+        raise MeshError(f"is damaged: {compressed:,} bytes cannot inflate to {inflated:,}")
+    content, start, found = _inflate(data[8 : 8 + compressed], inflated), 0, []
     for i in range(len(row.fields or ())):
         field = row[i]
         found.append(np.frombuffer(content, field.base, total * field.shape[0], start).reshape(total, -1))
@@ -84,7 +84,7 @@ def _compressed(body: bytes, row: np.dtype[Any], total: int) -> Columns:
 
 
 def _inflate(packed: bytes, size: int) -> bytearray:
-    """Undo LZF: a byte below 32 announces so many literal bytes and one more, any other a repetition."""
+    """Decompress LZF: a control byte c < 32 precedes c + 1 literal bytes, any other encodes a back-reference."""
     found, at = bytearray(), 0
     while at < len(packed) and len(found) <= size:
         control = packed[at]
@@ -100,11 +100,11 @@ def _inflate(packed: bytes, size: int) -> bytearray:
         start = len(found) - ((control & 31) << 8) - packed[at] - 1
         at += 1
         if start < 0:
-            raise MeshError("is damaged: it repeats what it does not have")
+            raise MeshError("is damaged: a back-reference points before the start")
         piece = found[start : start + length + 2]
-        found += (piece * (-(-(length + 2) // len(piece))))[: length + 2]  # a repetition may overlap itself
+        found += (piece * (-(-(length + 2) // len(piece))))[: length + 2]  # a back-reference may overlap itself
     if len(found) != size:
-        raise truncated(len(found), size, "bytes, inflated,")
+        raise count_error(len(found), size, "bytes, inflated,")
     return found
 
 

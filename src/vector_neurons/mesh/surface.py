@@ -1,4 +1,4 @@
-"""Points on a surface, and whether it is closed."""
+"""Uniform samples of a surface, and a test whether it is closed."""
 
 import numpy as np
 import torch
@@ -11,7 +11,21 @@ from .mesh import Mesh, MeshError
 def sample(
     mesh: Mesh, n: int, *, generator: torch.Generator | None = None
 ) -> tuple[Float[Tensor, "n 3"], Float[Tensor, "n 3"]]:
-    """Draw points uniformly by area, each with the unit normal of its face."""
+    """Sample points uniformly by area from the faces of a mesh, with the unit normals of their faces.
+
+    Args:
+        mesh: a mesh with at least one face of positive area.
+        n: number of points.
+        generator: source of randomness; torch's default if None.
+
+    Shape:
+        - points: `(n, 3)`
+        - normals: `(n, 3)`
+
+    >>> points, normals = sample(Mesh(torch.eye(3), torch.tensor([[0, 1, 2]])), 100)
+    >>> points.sum(-1).allclose(torch.ones(100)), normals.shape
+    (True, torch.Size([100, 3]))
+    """
     corners = mesh.vertices[mesh.faces]
     a, b, c = corners.unbind(1)
     cross = torch.linalg.cross(b - a, c - a)
@@ -19,27 +33,31 @@ def sample(
     total = areas.sum()
     if not total > 0:
         raise MeshError(f"a mesh of {len(mesh.faces):,} faces has no area to sample from")
-    draws = torch.rand(n, 3, dtype=torch.float64, generator=generator)
-    cumulated = areas.cumsum(0)
-    face = torch.searchsorted(cumulated, draws[:, 0] * cumulated[-1], right=True).clamp_(max=len(areas) - 1)
-    # The square root spreads the points evenly over a triangle: its strips grow with the distance from the corner.
-    root, v = draws[:, 1].sqrt(), draws[:, 2]
+    u = torch.rand(n, 3, dtype=torch.float64, generator=generator)
+    cumulative = areas.cumsum(0)
+    face = torch.searchsorted(cumulative, u[:, 0] * cumulative[-1], right=True).clamp_(max=len(areas) - 1)
+    # The square root makes the points uniform in a triangle: its strips grow with the distance from the corner.
+    root, v = u[:, 1].sqrt(), u[:, 2]
     weights = torch.stack([1 - root, root * (1 - v), root * v], dim=-1).to(corners)
     points = (weights.unsqueeze(-1) * corners[face]).sum(1)
     return points, cross[face] / areas[face].unsqueeze(-1)
 
 
 def watertight(mesh: Mesh) -> bool:
-    """Whether the faces are a closed surface that knows its sides: at every edge, as many run one way as the other.
+    """Test whether the faces form a closed, consistently oriented surface.
 
-    Vertices at one place are one vertex. Winding numbers of such a mesh are integers.
+    At every edge, as many faces run one way as the other. Vertices with equal coordinates count as one. Winding numbers
+    of such a mesh are integers.
+
+    >>> watertight(Mesh(torch.eye(3), torch.tensor([[0, 1, 2]])))
+    False
     """
     if mesh.is_cloud:
         return False
-    _, place = np.unique(mesh.vertices.numpy(), axis=0, return_inverse=True)
-    faces = place.reshape(-1)[mesh.faces.numpy()]
+    _, merged = np.unique(mesh.vertices.numpy(), axis=0, return_inverse=True)
+    faces = merged.reshape(-1)[mesh.faces.numpy()]
     edges = np.concatenate([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]])
     low, high = edges.min(1), edges.max(1)
     _, edge = np.unique(low * len(mesh.vertices) + high, return_inverse=True)
-    way = np.sign(edges[:, 1] - edges[:, 0])  # 0 for the collapsed edge of a triangle without area
-    return not np.bincount(edge, weights=way).any()
+    direction = np.sign(edges[:, 1] - edges[:, 0])  # 0 for the collapsed edge of a triangle without area
+    return not np.bincount(edge, weights=direction).any()

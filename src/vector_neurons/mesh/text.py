@@ -1,4 +1,4 @@
-"""Rows of numbers in text files."""
+"""Tables of numbers and polygons in text files."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,9 @@ LINE_MAX_BYTES = 2**20
 
 
 def lines(content: bytes, comment: bytes | None = None) -> list[bytes]:
-    """Lines that are not blank, stripped, without what stands after a `comment`.
+    """Split content into stripped lines, without blank ones and without what follows the `comment` mark.
 
-    One after the other, so that no second copy of a file is held in small pieces.
+    Lines are read one at a time, so that no second copy of the file is held in small pieces.
     """
     if b"\n" not in content:
         content = content.replace(b"\r", b"\n")
@@ -31,40 +31,42 @@ def lines(content: bytes, comment: bytes | None = None) -> list[bytes]:
     return found
 
 
-def numbers(rows: Sequence[bytes], separator: str | None = None, columns: Sequence[int] | None = None) -> NDArray[Any]:
-    """A table of rows, all of which have as many columns; of `columns` only those."""
+def parse_table(
+    rows: Sequence[bytes], separator: str | None = None, columns: Sequence[int] | None = None
+) -> NDArray[Any]:
+    """Parse rows of equally many numbers; only these `columns` if given."""
     if not rows:
         return np.empty((0, 0))
     return np.loadtxt(rows, delimiter=separator, usecols=columns, ndmin=2)
 
 
-def check_even(rows: Sequence[bytes]) -> None:
-    """Refuse rows that do not all have as many columns as the first."""
+def check_equal_columns(rows: Sequence[bytes]) -> None:
+    """Raise `MeshError` unless all rows have as many columns as the first."""
     columns = len(rows[0].split()) if rows else 0
     for number, row in enumerate(rows, 1):
         if (found := len(row.split())) != columns:
             raise MeshError(f"is damaged: vertex {number:,} has {found} columns, and the first {columns}")
 
 
-def truncated(found: int, announced: int, unit: str = "lines") -> MeshError:
-    """The error about a file that announces another number of rows than it has."""
+def count_error(found: int, announced: int, unit: str = "lines") -> MeshError:
+    """Return the error for a file that has another number of rows than it announces."""
     if found < announced:
         return MeshError(f"is truncated: {found:,} {unit} instead of {announced:,}")
     return MeshError(f"is damaged: it has {found:,} {unit} and announces {announced:,}")
 
 
-def polygons(rows: Sequence[bytes], end: int | None, *, exact: bool) -> NDArray[np.int64]:
-    """Triangles of rows `n i j k ...`, where anything may follow the n corners unless `exact`.
+def parse_polygons(rows: Sequence[bytes], end: int | None, *, exact: bool) -> NDArray[np.int64]:
+    """Parse rows `n i j k ...` to triangles; anything may follow the n corners unless `exact`.
 
-    `end` is the number of lines that the file announces, if these are its last ones: there it may have been cut.
+    `end` is the number of lines that the file announces if these are its last ones, where it may have been cut.
     """
     try:
         table = np.loadtxt(rows, dtype=np.int64, ndmin=2) if rows else np.empty((0, 4), dtype=np.int64)
-    except ValueError:  # polygons of several sizes, or colours after them
-        return fans(_corners(rows, end, exact))
+    except ValueError:  # polygons of several sizes, or colors after them
+        return triangulate_mixed(_corners(rows, end, exact))
     if len(table) and not (table[:, 0] == table.shape[1] - 1).all():
-        return fans(_corners(rows, end, exact))
-    return fan(table[:, 1:])
+        return triangulate_mixed(_corners(rows, end, exact))
+    return triangulate(table[:, 1:])
 
 
 def _corners(rows: Sequence[bytes], end: int | None, exact: bool) -> Iterable[list[int]]:
@@ -73,13 +75,13 @@ def _corners(rows: Sequence[bytes], end: int | None, exact: bool) -> Iterable[li
         announced, found = int(words[0]), len(words) - 1
         if announced < 0 or found < announced or (exact and found > announced):
             if end is not None and number == len(rows) and 0 <= found < announced:
-                raise truncated(end - 1, end)
+                raise count_error(end - 1, end)
             raise MeshError(f"is damaged: face {number:,} announces {announced} corners and has {found}")
         yield list(map(int, words[1 : announced + 1]))
 
 
-def fan(corners: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Triangles of polygons `(polygons, corners)`, in the order of the polygons."""
+def triangulate(corners: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Split polygons `(polygons, corners)` into fans of triangles, in the order of the polygons."""
     count = corners.shape[1]
     if len(corners) and count < 3:
         raise MeshError(f"is damaged: a face has {count} corners")
@@ -87,8 +89,8 @@ def fan(corners: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.stack([first, corners[:, 1:-1], corners[:, 2:]], axis=-1).reshape(-1, 3)
 
 
-def fans(polygons: Iterable[Sequence[int]]) -> NDArray[np.int64]:
-    """Triangles of polygons of any numbers of corners."""
+def triangulate_mixed(polygons: Iterable[Sequence[int]]) -> NDArray[np.int64]:
+    """Split polygons with different numbers of corners into fans of triangles."""
     triangles = array("q")
     for number, corners in enumerate(polygons, 1):
         if len(corners) < 3:

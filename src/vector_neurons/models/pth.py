@@ -49,9 +49,10 @@ def read(path: Path) -> Any:
     """What `torch.save` wrote to the file: dicts of tensors and of numbers. Takes no more memory than the file has."""
     try:
         size = check_regular(path)
-    except FileError as error:
-        missing = isinstance(error.__cause__, FileNotFoundError)
-        raise CheckpointError(f"there is no file {path}" if missing else str(error)) from error
+    except FileNotFoundError as error:
+        raise CheckpointError(f"there is no file {path}") from error
+    except (FileError, OSError) as error:
+        raise CheckpointError(first_line(error)) from error
     try:
         with path.open("rb") as file:
             _check(file, size)

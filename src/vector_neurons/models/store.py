@@ -149,7 +149,10 @@ def write(model: Model, folder: Path, metadata: Metadata | None = None) -> None:
             f"or None ({first_line(error)})"
         ) from error
     # Copies: safetensors refuses tied weights.
-    weights = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in model.state_dict().items()}
+    weights = {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in model.state_dict().items()
+    }
     try:
         save_file(weights, folder / WEIGHTS)
     except SafetensorError as error:  # how it reports a full disk
@@ -299,8 +302,8 @@ def _shapes(weights: Path) -> dict[str, tuple[int, ...]]:
     """Shapes of the tensors in a file, from its header alone."""
     from safetensors import SafetensorError, safe_open
 
-    check_regular(weights)
     try:
+        check_regular(weights)
         with safe_open(weights, "pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:

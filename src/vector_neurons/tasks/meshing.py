@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..geometry.sampling import ball, box
-from ..mesh import Mesh, extract
+from ..mesh import Mesh, describe_nonfinite, extract
 from ..models import OccupancyNetwork, store
 from .reconstruction import DECODE_BATCH, logit
 
@@ -88,8 +88,8 @@ def reconstruct(
 
 def _check_extent(points: Float[Tensor, "points 3"]) -> None:
     """Refuse points or lines, and warn of planes."""
-    if not points.isfinite().all():
-        raise ValueError("a scan has coordinates that are NaN or infinite")
+    if nonfinite := describe_nonfinite(points):
+        raise ValueError(f"the scan is damaged: {nonfinite}")
     extent, far = (points.amax(0) - points.amin(0)).max().item(), points.abs().max().item()
     if extent == 0:
         raise ValueError("all points of the scan coincide: it has no shape")

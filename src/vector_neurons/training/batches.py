@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..data import Cloud, Dataset
 from ..data.augment import Jitter, Occlude, Scale, Shift, Subset, UnitBall
-from ..data.pack import seed_of
+from ..data.seeding import derive_seed
 from ..geometry import rotations
 from ..typing import Rotations
 from .config import DataConfig, RecipeConfig, RunConfig
@@ -23,7 +23,7 @@ def training_batch(data: Dataset, indices: Tensor, config: RunConfig, epoch: int
     points, seed = points_at(config, epoch), config.runtime.seed
     prepared = []
     for index, cloud in zip(indices.tolist(), _unstack(data.batch(indices)), strict=True):
-        generator = torch.Generator().manual_seed(seed_of(seed, "train", epoch, index))
+        generator = torch.Generator().manual_seed(derive_seed(seed, "train", epoch, index))
         occlude = config.recipe.occlude
         if occlude > 0 and torch.rand((), generator=generator).item() < occlude:
             cloud = Occlude(points=points)(cloud, generator)  # before the subset: few points do not hide each other
@@ -31,7 +31,7 @@ def training_batch(data: Dataset, indices: Tensor, config: RunConfig, epoch: int
         cloud = _augment(subset(cloud, generator), config.recipe, generator)
         cloud = _normalize_scan(_add_noise(cloud, config.data, generator), config.data)
         if config.protocol.fixed_poses:
-            generator = torch.Generator().manual_seed(seed_of(seed, "training pose", index))
+            generator = torch.Generator().manual_seed(derive_seed(seed, "training pose", index))
         prepared.append(cloud.rotate(rotations.draw(config.protocol.train_rotations, 1, generator=generator)[0]))
     return Cloud.stack(prepared)
 
@@ -49,13 +49,13 @@ def evaluation_batch(
 
 def evaluation_points(cloud: Cloud, index: int, config: DataConfig, seed: int) -> Cloud:
     """The subset of a cloud's points in validation and test, with their noise."""
-    generator = torch.Generator().manual_seed(seed_of(seed, "points", index))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "points", index))
     return _add_noise(Subset(config.points)(cloud, generator), config, generator)
 
 
 def evaluation_rotation(kind: Rotations, index: int, seed: int, trial: int = 0) -> Tensor:
     """The rotation of a cloud in validation and test, seeded by (seed, trial, index)."""
-    return rotations.draw(kind, 1, generator=torch.Generator().manual_seed(seed_of(seed, "pose", trial, index)))[0]
+    return rotations.draw(kind, 1, generator=torch.Generator().manual_seed(derive_seed(seed, "pose", trial, index)))[0]
 
 
 def points_at(config: RunConfig, epoch: int) -> int:

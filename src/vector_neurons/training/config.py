@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..data.reading import Up
+from ..data.rows import Up
 from ..models.occupancy import CodeInvariants, DecoderName
 from ..typing import DirectionSource, Neurons, Pool, Rotations
 from .errors import ConfigError
@@ -91,7 +91,7 @@ class NetworkConfig:
     k: PointCount | None = None
     """number of nearest neighbors in the graph"""
     direction: DirectionSource = "input"
-    """where the direction of a non-linearity comes from: the block's input, or its output (the paper's detached form)"""
+    """source of the direction of a non-linearity: input of the block, or output (the paper's detached form)"""
     pooling: Pool | None = None
     """how features of neighbors are aggregated; by default mean for vector neurons, max for scalar ones"""
     frame: Literal["mlp", "linear"] = "mlp"

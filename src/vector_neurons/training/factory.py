@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from .._files import first_line
+from .._files import abbreviate, first_line
 from ..data import Cloud, DataError, Dataset, Folder, ModelNet40, Occupancy, ShapeNetPart, Shapes
-from ..data.pack import listed
 from ..models import (
     DGCNN,
     DGCNNSegmenter,
@@ -135,7 +134,7 @@ def check_data(model: nn.Module, data: store.Metadata, where: Path) -> None:
             continue
         gone, come = [x for x in old if x not in new], [x for x in new if x not in old]
         sides = (("model", gone), ("data", come))
-        how = "; ".join(f"only the {side} has {listed(some)}" for side, some in sides if some) or "in another order"
+        how = "; ".join(f"only the {side} has {abbreviate(some)}" for side, some in sides if some) or "in another order"
         raise TrainingError(f"{where} was trained on other {what} than those of the data: {how}")
     if None not in (learned.drawn_from, data.drawn_from) and learned.drawn_from != data.drawn_from:
         raise TrainingError(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from .._files import first_line
 from ..data import Cloud, Dataset
-from ..data.pack import seed_of
+from ..data.seeding import derive_seed
 from ..models import store
 from ..nn._range import RangeError
 from ..tasks import Counts, add
@@ -138,7 +138,7 @@ class Trainer:
             started, step = time.monotonic(), progress.step
             optimize.set_lr(self.optimizer, optimize.learning_rate(recipe, epoch + step / self.steps))
             indices = self.group.shard(order[step * recipe.batch_size : (step + 1) * recipe.batch_size])
-            torch.manual_seed(seed_of(runtime.seed, "step", epoch, step, self.group.rank))
+            torch.manual_seed(derive_seed(runtime.seed, "step", epoch, step, self.group.rank))
             self.train_step(indices)
             if self.averaged is not None:
                 optimize.average(self.averaged, self.model, recipe.ema, epoch * self.steps + step)
@@ -290,7 +290,7 @@ class Trainer:
 
 
 def _generator(*parts: object) -> torch.Generator:
-    return torch.Generator().manual_seed(seed_of(*parts))
+    return torch.Generator().manual_seed(derive_seed(*parts))
 
 
 def _stopped(received: list[int], folder: Path) -> StoppedError:

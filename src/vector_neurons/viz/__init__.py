@@ -1,5 +1,6 @@
-"""Pictures of clouds. Heavy packages are imported where they are used; one that is missing is named in one line."""
+"""Figures of clouds and confusion matrices, and HTML pages. Heavy packages are imported when they are needed."""
 
-from . import page, stills
+from .figures import confusion, gallery
+from .page import Page
 
-__all__ = ["page", "stills"]
+__all__ = ["Page", "confusion", "gallery"]

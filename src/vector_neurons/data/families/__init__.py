@@ -1,7 +1,7 @@
-"""The families of `shapes`: one function draws the measures of one object and returns its solids, z up.
+"""The families of `shapes`: one function samples the dimensions of one object and returns its solids, z up.
 
-Wide variation makes families overlap in size and proportion. Some differ in one detail (mug and cup, hammer and axe,
-table, bench and stool), some only by a mirror: the left hand and the left stair.
+Families vary widely, so that they overlap in size and proportion. Some differ in one detail (mug and cup, hammer and
+axe, table, bench and stool), some only by a reflection: the left hand and the left stair.
 """
 
 from collections.abc import Callable
@@ -9,24 +9,30 @@ from dataclasses import dataclass
 
 from ..solids import Solid, mirrored
 from . import furniture, machines, tools, vessels
-from .draw import Draw
+from .sampler import Sampler
 
 
 @dataclass(frozen=True)
 class Family:
-    """How an object of a family is made, and what its parts are called."""
+    """A kind of object.
 
-    make: Callable[[Draw], list[Solid]]
+    Attributes:
+        make: samples an object.
+        parts: names of its parts.
+        twin: whether it is the mirror image of another family.
+    """
+
+    make: Callable[[Sampler], list[Solid]]
     parts: tuple[str, ...]
     twin: bool = False
 
-    def build(self, draw: Draw) -> list[Solid]:
-        """The solids of one object; a twin is made like its sibling, then mirrored."""
-        return mirrored(self.make(draw)) if self.twin else self.make(draw)
+    def sample(self, rng: Sampler) -> list[Solid]:
+        """Return the solids of one object; a twin is made like its sibling, then mirrored."""
+        return mirrored(self.make(rng)) if self.twin else self.make(rng)
 
     @property
     def part_names(self) -> dict[str, str]:
-        """What the data set calls each part: `chair back`. Twins share those of their siblings."""
+        """Names of the parts in the data set, as `chair back`. Twins share those of their siblings."""
         return {part: f"{self.make.__name__} {part}" for part in self.parts}
 
 
@@ -56,4 +62,4 @@ FAMILIES = {
     "left stair": Family(tools.stair, ("pole", "step"), twin=True),
 }
 
-__all__ = ["FAMILIES", "Draw", "Family"]
+__all__ = ["FAMILIES", "Family", "Sampler"]

@@ -11,7 +11,7 @@ from vector_neurons.mesh import MeshError, MeshWarning, read
 
 CLOUD = published.cloud(0, 20, 6)
 POINTS, NORMALS = CLOUD[:, :3], CLOUD[:, 3:]
-COLOURS = np.random.default_rng(0).integers(0, 256, (20, 3))
+COLORS = np.random.default_rng(0).integers(0, 256, (20, 3))
 
 
 def rows(*tables, separator=" "):
@@ -26,15 +26,15 @@ CLOUDS = {
     "counted.xyz": ("20\n" + PLAIN, False, ""),
     "comment.xyz": ("20\nscan of a cup, 2024\n" + PLAIN, False, ""),
     "blank.xyz": ("20\n\n" + PLAIN + "\n", False, ""),
-    "cloudcompare.xyz": ("//X Y Z R G B\n" + rows(POINTS, COLOURS), False, "x y z are used"),
+    "cloudcompare.xyz": ("//X Y Z R G B\n" + rows(POINTS, COLORS), False, "x y z are used"),
     "hash.xyz": ("# a scan\n# x y z nx ny nz\n" + rows(CLOUD), True, ""),
-    "colours.xyz": (rows(POINTS, COLOURS), False, "of 6 columns, x y z are used: columns 4 to 6 are no unit normals"),
-    "colours in 1.xyz": (rows(POINTS, COLOURS / 255), False, "of 6 columns, x y z are used"),
-    "both.xyz": (rows(CLOUD, COLOURS), True, "of 9 columns, x y z nx ny nz are used"),
+    "colors.xyz": (rows(POINTS, COLORS), False, "of 6 columns, x y z are used: columns 4 to 6 are not unit normals"),
+    "colors in 1.xyz": (rows(POINTS, COLORS / 255), False, "of 6 columns, x y z are used"),
+    "both.xyz": (rows(CLOUD, COLORS), True, "of 9 columns, x y z nx ny nz are used"),
     "crlf.xyz": (PLAIN.replace("\n", "\r\n"), False, ""),
     "counted.pts": ("20\n" + PLAIN, False, ""),
-    "leica.pts": ("20\n" + rows(POINTS, COLOURS[:, :1], COLOURS), False, "of 7 columns, x y z are used"),
-    "intensity.pts": ("20\n" + rows(POINTS, COLOURS[:, :1]), False, "of 4 columns, x y z are used"),
+    "leica.pts": ("20\n" + rows(POINTS, COLORS[:, :1], COLORS), False, "of 7 columns, x y z are used"),
+    "intensity.pts": ("20\n" + rows(POINTS, COLORS[:, :1]), False, "of 4 columns, x y z are used"),
     "plain.csv": (COMMAS, False, ""),
     "header.csv": ("x,y,z\n" + COMMAS, False, ""),
     "bom.csv": ("\ufeffX,Y,Z\r\n" + COMMAS.replace("\n", "\r\n"), False, ""),
@@ -75,9 +75,9 @@ def test_text(tmp_path, name):
         np.testing.assert_allclose(cloud.normals.numpy(), NORMALS, rtol=1e-6)
 
 
-def test_colours_in_arrays_are_no_normals(tmp_path):
-    np.save(tmp_path / "a.npy", np.concatenate([POINTS, COLOURS], axis=1))
-    assert as_read(tmp_path / "a.npy", "columns 4 to 6 are no unit normals").normals is None
+def test_colors_in_arrays_are_no_normals(tmp_path):
+    np.save(tmp_path / "a.npy", np.concatenate([POINTS, COLORS], axis=1))
+    assert as_read(tmp_path / "a.npy", "columns 4 to 6 are not unit normals").normals is None
     rounded = np.concatenate([POINTS, NORMALS.round(2)], axis=1)
     rounded[3, 3:] = 0  # where nothing could be estimated
     np.savez(tmp_path / "b.npz", rounded)
@@ -204,7 +204,7 @@ PCD_REFUSED = {
     ),
     "repeats": (
         pcd("binary_compressed", data=struct.pack("<II", 20, 920) + b"\x20\xff" * 10),
-        "repeats what it does not have",
+        "a back-reference points before the start",
     ),
     "literals": (
         pcd("binary_compressed", data=struct.pack("<II", 20, 920) + bytes(20)),

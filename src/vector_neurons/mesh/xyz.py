@@ -1,4 +1,4 @@
-"""Clouds in text files and arrays: which of their columns are what."""
+"""Reader of .xyz, .pts and .csv clouds, and the meaning of the columns of a table of points."""
 
 import re
 from collections.abc import Sequence
@@ -9,51 +9,52 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .mesh import MeshError
-from .text import lines, numbers, truncated
+from .text import count_error, lines, parse_table
 
 Array = NDArray[Any]
 AXES = "xyz"
 # What programs call the columns of points and normals; the last two are ParaView's.
 POINT_NAMES = ("{axis}", "points:{number}", "points_{number}")
 NORMAL_NAMES = ("n{axis}", "normal_{axis}", "normals:{number}", "normals_{number}")
-UNIT = 0.05  # by which the length of a normal may differ from 1: files round
+UNIT_TOLERANCE = 0.05  # by which the length of a normal may differ from 1: files round
 BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
-class Points:
-    """A cloud, its normals if it has some, and a note on what of the file is not used."""
+class ParsedCloud:
+    """A cloud, its normals if the file has some, and a note on the columns that are not used."""
 
     points: Array
     normals: Array | None = None
     note: str = ""
 
 
-def columns(table: Array, allowed: Sequence[int] = ()) -> Points:
-    """Points and normals of a table without names: `x y z`, and normals if columns 4 to 6 are of unit length.
+def unnamed_columns(table: Array, allowed_widths: Sequence[int] = ()) -> ParsedCloud:
+    """Return points and normals of a table without names: `x y z`, and normals if columns 4 to 6 are of unit length.
 
-    Colours are not: they go up to 255, or fill the cube of side 1.
+    Colors are not of unit length: they go up to 255, or fill the cube of side 1. Tables of 4 or 5 columns are refused
+    unless `allowed_widths` contains their width.
     """
     if table.dtype.kind not in "fiub" or table.ndim != 2 or table.shape[1] < 3:
         found = f"{table.shape}" if table.dtype.kind in "fiub" else f"{table.shape} of {table.dtype}"
         raise MeshError(f"cannot be used: columns must be x y z or x y z nx ny nz, got an array {found}")
     width = table.shape[1]
-    if width in (4, 5) and width not in allowed:
+    if width in (4, 5) and width not in allowed_widths:
         raise MeshError(f"cannot be used: columns must be x y z or x y z nx ny nz, got an array {table.shape}")
     normals = table[:, 3:6].astype(np.float64) if width >= 6 else None
     if normals is not None:
         length = np.sqrt(np.square(normals).sum(axis=1))
-        unit, zero = np.abs(length - 1) < UNIT, length == 0
+        unit, zero = np.abs(length - 1) < UNIT_TOLERANCE, length == 0
         normals = normals if (unit | zero | ~np.isfinite(length)).all() and not zero.all() else None
     used = 3 if normals is None else 6
     names = "x y z" if normals is None else "x y z nx ny nz"
-    why = ": columns 4 to 6 are no unit normals" if width >= 6 and normals is None else ""
+    why = ": columns 4 to 6 are not unit normals" if width >= 6 and normals is None else ""
     note = f"of {width} columns, {names} are used{why}" if used < width else ""
-    return Points(table[:, :3], normals, note)
+    return ParsedCloud(table[:, :3], normals, note)
 
 
-def read_text(content: bytes, suffix: str) -> Points:
-    """A cloud of an .xyz, .pts or .csv file.
+def read_text(content: bytes, suffix: str) -> ParsedCloud:
+    """Read a cloud from the content of an .xyz, .pts or .csv file.
 
     Columns are separated by blanks, commas, semicolons (then a comma may be the decimal point) or tabs. A first line
     may name them; in .xyz and .pts it may be the number of points instead, with a comment in the second.
@@ -62,7 +63,7 @@ def read_text(content: bytes, suffix: str) -> Points:
     names: list[str] = []
     while rows and (rows[0].startswith((b"#", b"//")) or not _numeric(rows[0])):
         words = [word.lower() for word in _split(rows[0].lstrip(b"#/ "), _separator(rows[0]))]
-        if places(words, POINT_NAMES):
+        if column_indices(words, POINT_NAMES):
             names = words
         elif not rows[0].startswith((b"#", b"//")):
             break
@@ -73,7 +74,7 @@ def read_text(content: bytes, suffix: str) -> Points:
         rows = rows[1 + comment :]
         _refuse_atoms(rows)
         if len(rows) != announced:
-            raise truncated(len(rows), announced, "points")
+            raise count_error(len(rows), announced, "points")
     if not rows:
         raise MeshError("has no rows of numbers")
     _refuse_atoms(rows)
@@ -84,26 +85,26 @@ def read_text(content: bytes, suffix: str) -> Points:
         head = rows[0][:80].decode("utf-8", "replace")
         raise MeshError(f"has the columns {head!r}: name those of the points x, y, z")
     if not names:
-        return columns(numbers(rows, separator), (4,) if suffix == ".pts" else ())
+        return unnamed_columns(parse_table(rows, separator), (4,) if suffix == ".pts" else ())
     if (found := len(_split(rows[-1], separator))) < len(names):
         raise MeshError(f"is truncated: its last line has {found} of {len(names)} columns")
     for number, row in enumerate(rows, 1):  # a column without a name would shift all others
         if (found := len(_split(row, separator))) != len(names):
             raise MeshError(f"is damaged: row {number:,} has {found} columns, and {len(names)} have names")
-    points, normals = places(names, POINT_NAMES), places(names, NORMAL_NAMES)
-    table = numbers(rows, separator, (*points, *normals))
-    return named(table[:, :3], table[:, 3:] if normals else None, names)
+    points, normals = column_indices(names, POINT_NAMES), column_indices(names, NORMAL_NAMES)
+    table = parse_table(rows, separator, (*points, *normals))
+    return named_columns(table[:, :3], table[:, 3:] if normals else None, names)
 
 
-def named(points: Array, normals: Array | None, names: Sequence[str]) -> Points:
-    """Points and normals of columns that have these names."""
+def named_columns(points: Array, normals: Array | None, names: Sequence[str]) -> ParsedCloud:
+    """Combine points and normals from a table with these column names, and note whether others are unused."""
     used = "x y z" if normals is None else "x y z and normals"
     more = len(names) > points.shape[1] + (0 if normals is None else 3)
-    return Points(points, normals, f"of its columns {' '.join(names)[:80]}, {used} are used" if more else "")
+    return ParsedCloud(points, normals, f"of its columns {' '.join(names)[:80]}, {used} are used" if more else "")
 
 
-def places(names: Sequence[str], patterns: Sequence[str]) -> list[int]:
-    """Where the three columns of one of these names stand, or nothing."""
+def column_indices(names: Sequence[str], patterns: Sequence[str]) -> list[int]:
+    """Return the indices of the x, y and z columns named by the first pattern that matches, or an empty list."""
     for pattern in patterns:
         wanted = [pattern.format(axis=axis, number=i) for i, axis in enumerate(AXES)]
         if all(name in names for name in wanted):

@@ -1,5 +1,6 @@
 """Packs: what is cut from them, how they are split, and how they come about."""
 
+import json
 import os
 import pickle
 import time
@@ -10,9 +11,12 @@ import numpy as np
 import published
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from vector_neurons.data import DataError, ModelNet40, Occupancy, build, modelnet40, pack, packed
-from vector_neurons.data.build import Chunk, Content, Plan
+from vector_neurons.data import DataError, ModelNet40, Occupancy, PackDataset, modelnet40, pack, plan
+from vector_neurons.data.convert import convert_plan
+from vector_neurons.data.plan import Chunk, ChunkContent, Plan
+from vector_neurons.data.splits import split_rows, stratified
 
 
 def make(path, points, labels, splits=None, **more):
@@ -43,16 +47,16 @@ def test_arrays_are_mapped_not_read(example):
 
 
 def test_another_process_is_sent_a_path_not_the_data(example):
-    sent = pickle.dumps(packed.Packed(example, "train", points=16))
+    sent = pickle.dumps(PackDataset("train", pack=example, points=16))
     assert len(sent) < 5000
-    torch.testing.assert_close(pickle.loads(sent)[3].points, packed.Packed(example, "train", points=16)[3].points)
+    torch.testing.assert_close(pickle.loads(sent)[3].points, PackDataset("train", pack=example, points=16)[3].points)
 
 
 def test_first_random_and_farthest(example):
     order = torch.tensor([5, 0, 5])
     stored = example.arrays["points"]
     sets = {
-        s: packed.Packed(example, "all", points=64, subset=s, normals=True) for s in ("first", "random", "farthest")
+        s: PackDataset("all", pack=example, points=64, subset=s, normals=True) for s in ("first", "random", "farthest")
     }
     for data in sets.values():
         batch = data.batch(order)
@@ -68,7 +72,7 @@ def test_first_random_and_farthest(example):
         assert torch.equal(batch.normals[1], stored[0][batch.parts[1]].sign())
         torch.testing.assert_close(data[0].points, batch.points[1])
     assert sets["first"][7].parts.tolist() == list(range(64))
-    again = packed.Packed(example, "all", points=64, subset="random", seed=1)
+    again = PackDataset("all", pack=example, points=64, subset="random", seed=1)
     assert not torch.equal(again[7].parts, sets["random"][7].parts)
     again.seed = 0
     assert torch.equal(again[7].parts, sets["random"][7].parts)
@@ -81,47 +85,47 @@ def test_first_random_and_farthest(example):
 
 
 def test_whole_clouds_come_as_they_are_stored(example):
-    data = packed.Packed(example, "all", points=256)
+    data = PackDataset("all", pack=example, points=256)
     assert torch.equal(data[3].points, example.arrays["points"][3])
 
 
 def test_splits_are_disjoint_stratified_and_seeded(example):
-    rows = {s: packed.split_rows(example, s, seed=3) for s in ("train", "val", "test", "train+val", "all")}
+    rows = {s: split_rows(example, s, seed=3) for s in ("train", "val", "test", "train+val", "all")}
     assert {s: len(r) for s, r in rows.items()} == {"train": 42, "val": 6, "test": 12, "train+val": 48, "all": 60}
     assert sorted(torch.cat([rows["train"], rows["val"], rows["test"]]).tolist()) == list(range(60))
     assert set(rows["train+val"].tolist()) == set(rows["train"].tolist()) | set(rows["val"].tolist())
     for r in rows.values():
         assert len(set(torch.bincount(example.arrays["label"][r]).tolist())) == 1  # the same share of every class
-    assert torch.equal(packed.split_rows(example, "val", seed=3), rows["val"])
-    assert not torch.equal(packed.split_rows(example, "val", seed=4), rows["val"])
+    assert torch.equal(split_rows(example, "val", seed=3), rows["val"])
+    assert not torch.equal(split_rows(example, "val", seed=4), rows["val"])
     with pytest.raises(DataError, match="no split 'dev': choose train, val, test"):
-        packed.split_rows(example, "dev")
+        split_rows(example, "dev")
     with pytest.raises(DataError, match="less than 1"):
-        packed.split_rows(example, "val", validation=1.0)
+        split_rows(example, "val", validation=1.0)
 
 
 def test_seeds_draw_points_and_leave_the_splits_alone(example, tmp_path):
-    rows = [packed.Packed(example, s, points=8, seed=i).rows for i, s in enumerate(("train", "val", "test"))]
+    rows = [PackDataset(s, pack=example, points=8, seed=i).rows for i, s in enumerate(("train", "val", "test"))]
     assert sorted(torch.cat(rows).tolist()) == list(range(60))
-    other = packed.Packed(example, "val", points=8, split_seed=1)
+    other = PackDataset("val", pack=example, points=8, split_seed=1)
     assert not torch.equal(other.rows, rows[1])
 
 
 def test_published_splits_stay(tmp_path):
     points, labels = torch.randn(20, 8, 3), torch.zeros(20, dtype=torch.int64)
     two = make(tmp_path / "two.safetensors", points, labels, {"train": 15, "test": 5})
-    assert packed.split_rows(two, "test").tolist() == list(range(15, 20))
-    assert packed.split_rows(two, "train+val").tolist() == list(range(15))
-    assert len(packed.split_rows(two, "val", validation=0.2)) == 3
-    assert len(packed.split_rows(two, "train", validation=0.2)) == 12
-    assert len(packed.split_rows(two, "val", validation=0.0)) == 0
+    assert split_rows(two, "test").tolist() == list(range(15, 20))
+    assert split_rows(two, "train+val").tolist() == list(range(15))
+    assert len(split_rows(two, "val", validation=0.2)) == 3
+    assert len(split_rows(two, "train", validation=0.2)) == 12
+    assert len(split_rows(two, "val", validation=0.0)) == 0
     one = make(tmp_path / "one.safetensors", points, labels, {"train": 20})
     with pytest.raises(DataError, match="has no split 'test': it has train"):
-        packed.split_rows(one, "test")
+        split_rows(one, "test")
 
 
 def test_a_class_of_one_stays_in_training():
-    taken = packed.stratified(torch.tensor([0] * 10 + [1] * 2 + [2]), 0.2)
+    taken = stratified(torch.tensor([0] * 10 + [1] * 2 + [2]), 0.2)
     assert taken[:10].sum() == 2
     assert taken[10:12].sum() == 1
     assert not taken[12]
@@ -165,7 +169,7 @@ def test_other_files_are_no_packs(tmp_path):
     with pytest.raises(DataError, match=r"there is no pack .*: make it with `vn data modelnet40 --from PATH`"):
         ModelNet40("train", tmp_path)
     (tmp_path / "modelnet40.safetensors").write_bytes(b"hello world, this is not a pack")
-    with pytest.raises(DataError, match=r"is no pack, or a damaged one .*make it again"):
+    with pytest.raises(DataError, match=r"is not a pack, or is damaged .*make it again"):
         ModelNet40("train", tmp_path)
     make(tmp_path / "occupancy.safetensors", torch.zeros(3, 4, 3), torch.zeros(3, dtype=torch.int64))
     with pytest.raises(DataError, match=r"is a pack of test, not of occupancy: make that with `vn data occupancy"):
@@ -176,9 +180,9 @@ def test_other_files_are_no_packs(tmp_path):
         pack.open_pack("new", tmp_path)
 
 
-def test_a_stopped_conversion_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_an_interrupted_conversion_resumes(tmp_path, monkeypatch):
     source = published.modelnet_text(tmp_path / "text")
-    monkeypatch.setattr(build, "FILES_PER_CHUNK", 1)
+    monkeypatch.setattr(plan, "FILES_PER_CHUNK", 1)
     reads, original = [], modelnet40._read_text
 
     def read(points, up, name, file, label):
@@ -207,40 +211,70 @@ def test_a_stopped_conversion_goes_on_where_it_was(tmp_path, monkeypatch):
 def test_a_kept_chunk_that_does_not_load_or_whose_source_changed_is_read_again(tmp_path, monkeypatch):
     source = published.occnet(tmp_path / "source")
     files = [("a", source / "03001627" / "a", 0)]
-    keys = {build.file_chunks("train", files, print, members=("points.npz",))[0].key}
+    keys = {plan.file_chunks("train", files, print, members=("points.npz",))[0].key}
     with (files[0][1] / "points.npz").open("ab") as file:
         file.write(b"more")
-    keys.add(build.file_chunks("train", files, print, members=("points.npz",))[0].key)
+    keys.add(plan.file_chunks("train", files, print, members=("points.npz",))[0].key)
     assert len(keys) == 2
     rows = {"points": torch.zeros(1, 4, 3), "label": torch.tensor([0])}
     path = tmp_path / "p.safetensors"
     (tmp_path / "p.partial").mkdir()
     (tmp_path / "p.partial" / "x.safetensors").write_bytes(b"cut short")
     (tmp_path / "p.partial" / "x.json").write_text('{"names": ["x"], "damaged": []}')
-    build.build(path, "p", Plan("test", ("a",), [Chunk("train", 1, partial(Content, rows, ["x"]), "x")]))
+    convert_plan(path, "p", Plan("test", ("a",), [Chunk("train", 1, partial(ChunkContent, rows, ["x"]), "x")]))
     assert pack.open_pack(path).arrays["points"].shape == (1, 4, 3)
+
+
+def test_a_chunk_that_another_version_described_is_read_again(tmp_path):
+    rows, reads = {"points": torch.zeros(1, 4, 3), "label": torch.tensor([0])}, []
+
+    def read():
+        reads.append(1)
+        return ChunkContent(rows, ["x"])
+
+    path, one = tmp_path / "p.safetensors", Plan("test", ("a",), [Chunk("train", 1, read, "x")])
+    described = {"names": ["x"], "damaged": [], "notes": [], "digests": [], "without_normals": []}
+    for fields, expected in ((described, 0), ({k: x for k, x in described.items() if k != "digests"}, 1)):
+        (tmp_path / "p.partial").mkdir()
+        save_file(rows, tmp_path / "p.partial" / "x.safetensors")
+        (tmp_path / "p.partial" / "x.json").write_text(json.dumps(fields))
+        convert_plan(path, "p", one)
+        assert len(reads) == expected
+
+
+def test_a_data_set_opens_another_pack_by_name_path_or_itself(tmp_path):
+    other = modelnet40.convert(published.modelnet_npz(tmp_path / "modelnet40.npz"), tmp_path).rename(
+        tmp_path / "other.safetensors"
+    )
+    opened = [
+        ModelNet40("test", tmp_path, pack="other"),
+        ModelNet40("test", pack=other),
+        ModelNet40("test", pack=pack.open_pack(other)),
+    ]
+    assert [data.pack.path for data in opened] == [other] * 3
+    assert all(torch.equal(data[0].points, opened[0][0].points) for data in opened)
 
 
 def test_what_only_some_shapes_have_is_left_out(tmp_path):
     bare = {"points": torch.zeros(1, 4, 3), "label": torch.tensor([0])}
     rich = bare | {"normals": torch.zeros(1, 4, 3)}
-    chunks = [Chunk("train", 1, partial(Content, rows, [name]), name) for name, rows in (("x", rich), ("y", bare))]
-    build.build(tmp_path / "p.safetensors", "p", Plan("test", ("a",), chunks))
+    chunks = [Chunk("train", 1, partial(ChunkContent, rows, [name]), name) for name, rows in (("x", rich), ("y", bare))]
+    convert_plan(tmp_path / "p.safetensors", "p", Plan("test", ("a",), chunks))
     assert set(pack.open_pack(tmp_path / "p.safetensors").arrays) == {"points", "label"}
     with pytest.raises(DataError, match="no shapes to convert"):
-        build.build(tmp_path / "q.safetensors", "q", Plan("test", ("a",), []))
+        convert_plan(tmp_path / "q.safetensors", "q", Plan("test", ("a",), []))
 
 
-def test_of_two_builds_of_one_pack_the_second_waits_and_takes_the_first(tmp_path):
+def test_of_two_conversions_to_one_pack_the_second_waits_and_takes_the_first(tmp_path):
     rows, reads = {"points": torch.zeros(1, 4, 3), "label": torch.tensor([0])}, []
 
     def read():
         reads.append(1)
         time.sleep(0.3)
-        return Content(rows, ["x"])
+        return ChunkContent(rows, ["x"])
 
-    path, plan = tmp_path / "p.safetensors", Plan("test", ("a",), [Chunk("train", 1, read, "x")])
-    threads = [Thread(target=build.build, args=(path, "p", plan), kwargs={"again": False}) for _ in range(3)]
+    path, one = tmp_path / "p.safetensors", Plan("test", ("a",), [Chunk("train", 1, read, "x")])
+    threads = [Thread(target=convert_plan, args=(path, "p", one), kwargs={"overwrite": False}) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -249,20 +283,20 @@ def test_of_two_builds_of_one_pack_the_second_waits_and_takes_the_first(tmp_path
     assert [file.name for file in tmp_path.iterdir()] == ["p.safetensors"]
 
 
-def test_a_file_where_a_build_wants_its_folder_is_told(tmp_path):
+def test_a_file_where_a_conversion_needs_its_folder_is_told(tmp_path):
     (tmp_path / "p.partial").write_text("not a folder")
     with pytest.raises(FileExistsError, match=r"p\.partial"):
-        build.build(tmp_path / "p.safetensors", "p", Plan("test", ("a",), [Chunk("train", 1, lambda: None, "x")]))
+        convert_plan(tmp_path / "p.safetensors", "p", Plan("test", ("a",), [Chunk("train", 1, lambda: None, "x")]))
 
 
 def test_a_data_root_that_leads_nowhere_is_told(tmp_path):
     (tmp_path / "root").symlink_to(tmp_path / "absent")
-    plan = Plan("test", ("a",), [Chunk("train", 1, lambda: None, "x")])
+    empty = Plan("test", ("a",), [Chunk("train", 1, lambda: None, "x")])
     with pytest.raises(FileExistsError, match="root"):
-        build.build(tmp_path / "root" / "p.safetensors", "p", plan)
+        convert_plan(tmp_path / "root" / "p.safetensors", "p", empty)
     (tmp_path / "q.safetensors").mkdir()
     with pytest.raises(DataError, match=r"q\.safetensors is a folder: a pack needs another name"):
-        build.build(tmp_path / "q.safetensors", "q", plan)
+        convert_plan(tmp_path / "q.safetensors", "q", empty)
 
 
 def test_a_failure_leaves_neither_lock_nor_folder(tmp_path):
@@ -270,5 +304,5 @@ def test_a_failure_leaves_neither_lock_nor_folder(tmp_path):
         raise FileNotFoundError("gone")
 
     with pytest.raises(FileNotFoundError, match="gone"):
-        build.build(tmp_path / "p.safetensors", "p", Plan("test", ("a",), [Chunk("train", 1, read, "x")]))
+        convert_plan(tmp_path / "p.safetensors", "p", Plan("test", ("a",), [Chunk("train", 1, read, "x")]))
     assert not list(tmp_path.iterdir())

@@ -24,10 +24,10 @@ def craft(path, about=ABOUT, **arrays):
     """A pack with a right checksum; an array that is None is left out."""
     kept = {name: x.contiguous() for name, x in (ARRAYS | arrays).items() if x is not None}
     text = about if isinstance(about, str) else json.dumps(about)
-    content = save(kept, {"about": text, "sha256": pack.UNKNOWN_SUM.decode()})
+    content = save(kept, {"about": text, "sha256": pack.CHECKSUM_PLACEHOLDER.decode()})
     header = content[8 : 8 + int.from_bytes(content[:8], "little")]
     digest = __import__("hashlib").sha256(header + content[8 + len(header) :]).hexdigest().encode()
-    path.write_bytes(content.replace(pack.UNKNOWN_SUM, digest, 1))
+    path.write_bytes(content.replace(pack.CHECKSUM_PLACEHOLDER, digest, 1))
     assert pack.verify(path)
     return path
 
@@ -41,16 +41,16 @@ def nan(x):
 
 
 WRONG = {
-    "list": ([1, 2], {}, "is no pack"),
-    "text": ("hello", {}, "is no pack"),
-    "deep": ("[" * 100_000, {}, "is no pack"),
+    "list": ([1, 2], {}, "is not a pack"),
+    "text": ("hello", {}, "is not a pack"),
+    "deep": ("[" * 100_000, {}, "is not a pack"),
     "format": (without("format"), {}, "has format None"),
     "no name": (without("name"), {}, "is a pack of None"),
     "no classes": (without("classes"), {}, "it has no 'classes'"),
     "no splits": (without("splits"), {}, "it has no 'splits'"),
     "no layout": (without("layout"), {}, "it has no 'layout'"),
     "classes": (ABOUT | {"classes": {"a": 1}}, {}, "its 'classes' is {'a': 1}"),
-    "class names": (ABOUT | {"classes": ["a", 2]}, {}, "its 'classes' is no list of words"),
+    "class names": (ABOUT | {"classes": ["a", 2]}, {}, "its 'classes' is not a list of strings"),
     "same classes": (ABOUT | {"classes": ["a", "a"]}, {}, "its classes are"),
     "empty classes": (ABOUT | {"classes": []}, {}, "its classes are"),
     "splits": (ABOUT | {"splits": [3, 1]}, {}, "its 'splits' is"),
@@ -60,8 +60,8 @@ WRONG = {
     "rows": (ABOUT | {"splits": {"train": 4, "test": 1}}, {}, "differ in length"),
     "published": (ABOUT | {"published": {"train": "all"}}, {}, "its train set has 'all' shapes"),
     "damaged": (ABOUT | {"damaged": "none"}, {}, "its 'damaged' is 'none'"),
-    "damaged lines": (ABOUT | {"damaged": [1]}, {}, "its 'damaged' is no list of words"),
-    "overlap": (ABOUT | {"overlap": {"train and test": 3}}, {}, "its 'train and test' is no list of words"),
+    "damaged lines": (ABOUT | {"damaged": [1]}, {}, "its 'damaged' is not a list of strings"),
+    "overlap": (ABOUT | {"overlap": {"train and test": 3}}, {}, "its 'train and test' is not a list of strings"),
     "dropped": (ABOUT | {"overlap_dropped": "no"}, {}, "its 'overlap_dropped' is 'no'"),
     "label": (ABOUT, {"label": torch.tensor([0, 1, 2, 0])}, "its label go from 0 to 2, expected 0 to 1"),
     "negative label": (ABOUT, {"label": torch.tensor([0, -1, 1, 0])}, "its label go from -1 to 1"),
@@ -147,7 +147,7 @@ def test_parts_of_another_set(tmp_path):
     about = ABOUT | {"name": "shapenet-part", "parts": list(shapenet_part.PARTS)}
     parts = torch.zeros(4, 8, dtype=torch.uint8)
     craft(tmp_path / "shapenet-part.safetensors", about, parts=parts)
-    with pytest.raises(DataError, match="its categories or parts are others"):
+    with pytest.raises(DataError, match="its categories or parts are not those of ShapeNet-Part"):
         ShapeNetPart("train", tmp_path, points=8)
     craft(tmp_path / "shapenet-part.safetensors", about | {"classes": list(shapenet_part.CLASSES)}, parts=parts)
     assert len(ShapeNetPart("train+val", tmp_path, points=8)) == 3
@@ -169,7 +169,7 @@ HEADERS = {
 def test_headers(tmp_path, name):
     path = tmp_path / "a.safetensors"
     path.write_bytes(HEADERS[name])
-    with pytest.raises(DataError, match="is no pack, or a damaged one") as error:
+    with pytest.raises(DataError, match="is not a pack, or is damaged") as error:
         pack.open_pack(path)
     assert "\n" not in str(error.value)
     with pytest.raises(DataError, match="its header cannot be read"):
