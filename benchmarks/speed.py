@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
 import published
 import torch
@@ -287,14 +288,15 @@ def write(about: dict[str, str], rows: list[dict[str, object]], more: dict[str, 
         "![milliseconds by number of points](speed.png)",
         "",
         f"- Two threads against one, training step of four clouds: {more['two_threads']} ×.",
-        f"- Nearest neighbours of 4,096 points in 63 dimensions: {more['graphs']['ratio_63']} × faster than the "
+        f"- Nearest neighbors of 4,096 points in 63 dimensions: {more['graphs']['ratio_63']} × faster than the "
         f"full matrix and `topk` in a new process, {more['graphs_used']['ratio_63']} × in one that has used much "
         f"memory before. Of 262,144 points in 3-D, k = 20: "
         f"{more['graphs']['seconds_262144']} s.",
         f"- One evaluation of VN-DGCNN on a coordinate graph, one thread, by points: {sizes}.",
         "",
     ]
-    path.write_text(before + start + "\n".join(lines) + end + after)
+    wrapped = [fill(line, 100, subsequent_indent="  ") if line.startswith("- ") else line for line in lines]
+    path.write_text(before + start + "\n".join(wrapped) + end + after)
 
 
 if __name__ == "__main__":
