@@ -1,35 +1,18 @@
-"""Vector neurons: SO(3)-equivariant networks on PyTorch (Deng et al., ICCV 2021).
+"""Rotation-equivariant neural networks for point clouds, in PyTorch (vector neurons, Deng et al., ICCV 2021).
 
 `import vector_neurons as vn` gives the layers (`vn.Linear`, `vn.Block`, `vn.EdgeConv`, `vn.Invariant`, …), the graph
-(`vn.knn`), `vn.KITS`, which lets a network be written once for vector and for scalar neurons, the networks
-(`vn.models`), `vn.load`, which reads a saved one, and `vn.pretrained`, which has learned already.
+(`vn.knn`), `vn.KITS` for networks written once for vector and scalar neurons, the networks (`vn.models`), and `vn.save`,
+`vn.load` and `vn.pretrained` for trained ones.
 """
 
 from importlib import import_module
 from types import ModuleType
 
 from . import geometry, kernels, models, nn, testing, typing
-from .geometry.neighbours import knn
-from .models.store import load, pretrained
+from .geometry.neighbors import knn
+from .models.store import load, pretrained, save
 from .nn import KITS
-from .nn.vector import (
-    MLP,
-    Activation,
-    BatchNorm,
-    Block,
-    Dropout,
-    EdgeConv,
-    InstanceNorm,
-    Invariant,
-    LayerNorm,
-    LeakyReLU,
-    Linear,
-    MaxPool,
-    MeanPool,
-    center,
-    lift,
-    width,
-)
+from .nn.vector import *
 
 __version__ = "0.1.0"
 LAZY = ("compat", "data", "mesh", "tasks", "training", "viz")  # what a network of one's own does without
@@ -46,31 +29,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *LAZY})
 
 
-__all__ = [
-    "KITS",
-    "MLP",
-    "Activation",
-    "BatchNorm",
-    "Block",
-    "Dropout",
-    "EdgeConv",
-    "InstanceNorm",
-    "Invariant",
-    "LayerNorm",
-    "LeakyReLU",
-    "Linear",
-    "MaxPool",
-    "MeanPool",
-    "center",
-    "geometry",
-    "kernels",
-    "knn",
-    "lift",
-    "load",
-    "models",
-    "nn",
-    "pretrained",
-    "testing",
-    "typing",
-    "width",
-]
+__all__ = ["KITS", "geometry", "kernels", "knn", "load", "models", "nn", "pretrained", "save", "testing", "typing"]
+__all__ += nn.vector.__all__

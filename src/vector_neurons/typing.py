@@ -1,4 +1,4 @@
-"""The shape vocabulary. Count `batch`, `points`, `neighbours` from the left; `dim` (3) and `channels` from the right.
+"""The shape vocabulary. Count `batch`, `points`, `neighbors` from the left; `dim` (3) and `channels` from the right.
 
 | thing | shape | acts under a rotation R |
 |---|---|---|
@@ -16,26 +16,28 @@ from torch import Tensor
 
 Points = Float[Tensor, "*batch points dim"]
 Vectors = Float[Tensor, "... dim channels"]
+NewVectors = Float[Tensor, "... dim out"]  # of a layer that changes the number of channels
 Directions = Float[Tensor, "... dim #channels"]  # one for each channel, or one for all
 Scalars = Float[Tensor, "... channels"]
+NewScalars = Float[Tensor, "... out"]
 Frames = Float[Tensor, "... dim vectors"]
 Matrices = Float[Tensor, "*batch dim dim"]
 Mask = Bool[Tensor, "batch points"]  # True where a point exists; False where a shorter cloud was padded
-Neighbours = Int[Tensor, "batch points neighbours"]
+Neighbors = Int[Tensor, "batch points neighbors"]
 
 Neurons = Literal["vector", "scalar"]
 Rotations = Literal["I", "z", "SO3"]
 Norm = Literal["batch", "log-batch", "layer", "instance", "none"]
-Nonlinearity = Literal["built-in", "detached"]
+DirectionSource = Literal["input", "output"]
 Pool = Literal["mean", "max"]
 
 
 class BlockOptions(TypedDict, total=False):
-    """How a `Block` is built, and with it everything made of blocks (`MLP`, `EdgeConv`)."""
+    """Options of a `Block`, and of the layers made of blocks (`MLP`, `EdgeConv`, `Invariant`)."""
 
     norm: Norm
-    nonlinearity: Nonlinearity
-    slope: float
+    direction: DirectionSource
+    negative_slope: float
     activation: Callable[[Tensor], Tensor] | None
     shared_direction: bool
     eps: float | None
@@ -43,13 +45,15 @@ class BlockOptions(TypedDict, total=False):
 
 __all__ = [
     "BlockOptions",
+    "DirectionSource",
     "Directions",
     "Frames",
     "Mask",
     "Matrices",
-    "Neighbours",
+    "Neighbors",
     "Neurons",
-    "Nonlinearity",
+    "NewScalars",
+    "NewVectors",
     "Norm",
     "Points",
     "Pool",

@@ -13,7 +13,7 @@ from elsewhere import python
 
 from vector_neurons import kernels
 from vector_neurons._files import locked, sha256
-from vector_neurons.kernels.build import NATIVE, SOURCES, UNITS, flags
+from vector_neurons.kernels.build import CPU, SOURCES, UNITS, flags
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
 
@@ -127,7 +127,7 @@ def test_environments_with_the_same_torch_share_a_library(monkeypatch, tmp_path)
 @pytest.mark.skipif("-g" in flags(), reason="what sanitizers report names the sources")
 def test_a_library_does_not_know_where_it_was_built():
     content = kernels.build().read_bytes()
-    for path in (Path(torch.__file__).parent, NATIVE):
+    for path in (Path(torch.__file__).parent, CPU):
         assert bytes(path) not in content
 
 

@@ -16,12 +16,12 @@ PREFER_BUILT = """
     from vector_neurons import kernels
     kernels.prefer_built()
     vn.Block(2, 3)(torch.randn(2, 4, 3, 2))
-    print(kernels.chosen(), kernels.native(torch.zeros(1)), kernels.available())
+    print(kernels.chosen(), kernels.applicable(torch.zeros(1)), kernels.available())
 """
 
 
 def test_the_environment_chooses():
-    asks = "from vector_neurons import kernels; import torch; print(kernels.native(torch.zeros(1)))"
+    asks = "from vector_neurons import kernels; import torch; print(kernels.applicable(torch.zeros(1)))"
     assert python(asks, VN_KERNELS="eager")[1] == "False\n"
     assert python(asks, VN_KERNELS="native")[1] == "True\n"
     code, _, err = python(asks, VN_KERNELS="fast")
@@ -45,12 +45,12 @@ def test_a_choice_for_a_block_is_that_of_its_thread():
     x = torch.zeros(1)
     with ThreadPoolExecutor(1) as other:
         with kernels.using("eager"):
-            assert not kernels.native(x)
-            assert other.submit(kernels.native, x).result()
+            assert not kernels.applicable(x)
+            assert other.submit(kernels.applicable, x).result()
             with kernels.using("native"):
-                assert kernels.native(x)
-            assert not kernels.native(x)
-        assert kernels.native(x)
+                assert kernels.applicable(x)
+            assert not kernels.applicable(x)
+        assert kernels.applicable(x)
 
 
 def test_a_choice_for_the_process_is_that_of_all_threads(monkeypatch):

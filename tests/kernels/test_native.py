@@ -6,7 +6,7 @@ from torch import nn
 
 import vector_neurons as vn
 from vector_neurons import kernels
-from vector_neurons.kernels.block import Rows, bend, images, moments
+from vector_neurons.kernels.ops import BlockInput, length_sums, norm_leaky_relu, project
 from vector_neurons.testing import relative_error
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
@@ -142,14 +142,14 @@ def test_the_number_of_threads_changes_no_bit(clouds, on):
     def everything(threads):
         torch.set_num_threads(threads)
         leaves = [t.clone().requires_grad_() for t in (a, b if on == "edges" else b[:, :1], norm, weight)]
-        rows = Rows(*leaves[:2])
-        rows = rows._replace(graph=graph) if on == "edges" else rows
+        rows = BlockInput(*leaves[:2])
+        rows = rows._replace(neighbors=graph) if on == "edges" else rows
         rows = rows._replace(weight=leaves[3]) if on == "images" else rows
-        y = bend(rows, leaves[2], width, width - 3, 7 if on == "edges" else 1, 0.2, None, batch=100)
-        sums = moments(rows, width, None)
+        y = norm_leaky_relu(rows, leaves[2], width, width - 3, 7 if on == "edges" else 1, 0.2, None, batch=100)
+        sums = length_sums(rows, width, None)
         loss = y.square().sum() + (0 if on == "images" else sums.square().sum())
         gradients = torch.autograd.grad(loss, leaves[: 4 if on == "images" else 3])
-        return [y, sums, images(a, weight), vn.knn(a, 9), vn.knn(a[..., :1], 9), *gradients]
+        return [y, sums, project(a, weight), vn.knn(a, 9), vn.knn(a[..., :1], 9), *gradients]
 
     threads = torch.get_num_threads()
     try:
@@ -256,12 +256,12 @@ def test_rows_mapped_by_a_weight_of_another_type():
     with kernels.using("native"):
         for dtype in (torch.float32, torch.float64):
             w = weight.to(dtype).requires_grad_()
-            bend(Rows(x, weight=w), norm.to(dtype), 8, 8, 1, 0.2, None).square().sum().backward()
+            norm_leaky_relu(BlockInput(x, weight=w), norm.to(dtype), 8, 8, 1, 0.2, None).square().sum().backward()
             gradients.append(w.grad)
         assert gradients[1].dtype == torch.float64
         assert relative_error(*gradients) <= 1e-6
         with pytest.raises(RuntimeError, match="cannot map"):
-            bend(Rows(x.double(), weight=weight.float()), norm, 8, 8, 1, 0.2, None)
+            norm_leaky_relu(BlockInput(x.double(), weight=weight.float()), norm, 8, 8, 1, 0.2, None)
 
 
 @both_modes

@@ -6,7 +6,7 @@ from torch import nn
 
 import vector_neurons as vn
 from vector_neurons import kernels
-from vector_neurons.kernels.block import Rows, bend
+from vector_neurons.kernels.ops import BlockInput, norm_leaky_relu
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
 
@@ -111,24 +111,24 @@ def test_operators_refuse_what_they_would_read_beyond():
 
     def refused(why, rows, norm=norm, directions=8, channels=8, pool=1):
         with pytest.raises(RuntimeError, match=why):
-            bend(rows, norm, directions, channels, pool, 0.2, None)
+            norm_leaky_relu(rows, norm, directions, channels, pool, 0.2, None)
 
-    refused("indices 0 to 4", Rows(a, a, graph=graph + 5), pool=3)
-    refused("second rows", Rows(a, a[:, :4].contiguous(), graph=graph), pool=3)
-    refused("contiguous", Rows(a[..., :8]))
-    refused("the norm must be", Rows(a), norm[:4])
-    refused("one channel or 8", Rows(a), directions=4)
-    refused("one channel or 16", Rows(a), torch.rand(5, 16), directions=16)
-    narrow = Rows(a[..., :8].contiguous(), graph=graph)
+    refused("indices 0 to 4", BlockInput(a, a, neighbors=graph + 5), pool=3)
+    refused("second rows", BlockInput(a, a[:, :4].contiguous(), neighbors=graph), pool=3)
+    refused("contiguous", BlockInput(a[..., :8]))
+    refused("the norm must be", BlockInput(a), norm[:4])
+    refused("one channel or 8", BlockInput(a), directions=4)
+    refused("one channel or 16", BlockInput(a), torch.rand(5, 16), directions=16)
+    narrow = BlockInput(a[..., :8].contiguous(), neighbors=graph)
     refused("the width of edges", narrow, torch.rand(5, 4), directions=4, channels=4, pool=3)
-    refused("the width of edges", Rows(a), channels=9)
-    refused("do not make groups", Rows(a), pool=3)
-    refused("do not make groups", Rows(a, graph=graph), pool=6)
-    refused("one channel or 8", Rows(a), directions=0)
-    refused("a weight maps", Rows(a, weight=weight[:8]))
-    refused("a weight maps", Rows(a, weight=weight, graph=graph), pool=3)
-    refused("images need their weight", Rows(a, weight=weight, images=a[:1]))
-    refused("images need their weight", Rows(a, images=a))
+    refused("the width of edges", BlockInput(a), channels=9)
+    refused("do not make groups", BlockInput(a), pool=3)
+    refused("do not make groups", BlockInput(a, neighbors=graph), pool=6)
+    refused("one channel or 8", BlockInput(a), directions=0)
+    refused("a weight maps", BlockInput(a, weight=weight[:8]))
+    refused("a weight maps", BlockInput(a, weight=weight, neighbors=graph), pool=3)
+    refused("images need their weight", BlockInput(a, weight=weight, projected=a[:1]))
+    refused("images need their weight", BlockInput(a, projected=a))
 
 
 def test_second_derivatives_are_refused_in_one_line():
@@ -200,7 +200,7 @@ def test_a_row_that_is_no_number_leaves_its_neighbours_alone():
 def test_large_results_can_be_resized():
     x, weight = torch.randn(1, 4096, 3, 64), torch.randn(64, 64)
     with kernels.using("native"):
-        y = torch.ops.vector_neurons.images(x, weight)
+        y = torch.ops.vector_neurons.project(x, weight)
     assert y.nbytes >= 2**21
     first = y.flatten()[:10].clone()
     y.resize_(2 * y.numel())

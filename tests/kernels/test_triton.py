@@ -309,15 +309,15 @@ def test_who_has_a_native_body(monkeypatch):
     monkeypatch.setattr(kernels, "_try_triton", lambda: True)
     with torch._subclasses.FakeTensorMode():
         cuda = partial(torch.empty, 1, device="cuda")
-        assert kernels.native(cuda())
-        assert kernels.native(cuda(dtype=torch.float64))
-        assert not kernels.native(cuda(dtype=torch.float16))
-        assert not kernels.native(torch.empty(1, device="meta"))
+        assert kernels.applicable(cuda())
+        assert kernels.applicable(cuda(dtype=torch.float64))
+        assert not kernels.applicable(cuda(dtype=torch.float16))
+        assert not kernels.applicable(torch.empty(1, device="meta"))
         with kernels.using("eager"):
-            assert not kernels.native(cuda())
+            assert not kernels.applicable(cuda())
         torch.use_deterministic_algorithms(True)
         try:
-            assert not kernels.native(cuda())
+            assert not kernels.applicable(cuda())
         finally:
             torch.use_deterministic_algorithms(False)
 

@@ -48,7 +48,7 @@ def ours(name, model, x, training):
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_outputs_and_gradients_are_the_authors(name, pooling, training):
     # In training, gradients of these networks move by 1e-10 when their input moves by its last bit.
-    bound = 1e-9 if kernels.native(points()) else 1e-10
+    bound = 1e-9 if kernels.applicable(points()) else 1e-10
     state = {key: t.requires_grad_(t.is_floating_point()) for key, t in state_of(name, pooling).items()}
     model = reference.load({k: t.detach().clone() for k, t in state.items()}, k=NETWORKS[name][1])
     x, z = points().requires_grad_(), points().requires_grad_()

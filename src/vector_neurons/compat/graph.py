@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..geometry import neighbours
+from ..geometry import neighbors
 
 
 def ours(x: Tensor) -> Tensor:
@@ -18,7 +18,7 @@ def theirs(x: Tensor) -> Tensor:
 
 def knn(x: Tensor, k: int) -> Tensor:
     """`vector_neurons.knn` of points `[B, D, N]`: indices `[B, N, k]`."""
-    return neighbours.knn(x.mT, k)
+    return neighbors.knn(x.mT, k)
 
 
 def get_graph_feature(x: Tensor, k: int = 20, idx: Tensor | None = None, x_coord: Tensor | None = None) -> Tensor:
@@ -37,15 +37,15 @@ def get_graph_feature_cross(x: Tensor, k: int = 20, idx: Tensor | None = None) -
 
 
 def get_graph_mean(x: Tensor, k: int = 20, idx: Tensor | None = None) -> Tensor:
-    """The mean of the neighbours of each point, less the point: `[B, C, 3, N]` of vectors `[B, C, 3, N]`."""
+    """The mean of the neighbors of each point, less the point: `[B, C, 3, N]` of vectors `[B, C, 3, N]`."""
     x = ours(x)
-    found = neighbours.knn(x, k) if idx is None else idx
-    return theirs(neighbours.gather(x, found).mean(2) - x)
+    found = neighbors.knn(x, k) if idx is None else idx
+    return theirs(neighbors.gather(x, found).mean(2) - x)
 
 
 def get_shell_mean_cross(x: Tensor, k: int = 10, nk: int = 4, idx_all: Tensor | None = None) -> Tensor:
-    """`get_graph_mean` g of `nk` shells of `k` neighbours, nearest first, each with `g × x`: `[B, 2 nk C, 3, N]`."""
-    found = neighbours.knn(ours(x), nk * k) if idx_all is None else idx_all
+    """`get_graph_mean` g of `nk` shells of `k` neighbors, nearest first, each with `g × x`: `[B, 2 nk C, 3, N]`."""
+    found = neighbors.knn(ours(x), nk * k) if idx_all is None else idx_all
     means = [get_graph_mean(x, idx=found[..., i * k : (i + 1) * k]) for i in range(nk)]
     return torch.cat([part for g in means for part in (g, torch.linalg.cross(g, x, dim=2))], dim=1)
 
@@ -53,5 +53,5 @@ def get_shell_mean_cross(x: Tensor, k: int = 10, nk: int = 4, idx_all: Tensor | 
 def _graph(x: Tensor, k: int, idx: Tensor | None, cross: bool) -> Tensor:
     x = ours(x)
     if idx is None:
-        idx = neighbours.knn(x, k)
-    return theirs(neighbours.edge_features(x, idx, cross=cross))
+        idx = neighbors.knn(x, k)
+    return theirs(neighbors.edge_features(x, idx, cross=cross))

@@ -33,12 +33,12 @@ EPS = 1e-6
 def _check_slope(layer: nn.Module, slope: float) -> None:
     if isinstance(slope, bool):
         raise TypeError(
-            f"{type(layer).__name__} got negative_slope={slope}, which is a switch and no slope: in copies with "
+            f"{type(layer).__name__} got negative_slope={slope}, a flag where a slope is expected: in copies with "
             f"use_batchnorm in this place, write use_batchnorm={slope}"
         )
 
 
-def _bend(q: Tensor, direction: nn.Linear, source: Tensor, slope: float) -> Tensor:
+def _leaky_relu(q: Tensor, direction: nn.Linear, source: Tensor, slope: float) -> Tensor:
     return VF.leaky_relu(q, VF.linear(source, direction.weight), slope, eps=EPS)
 
 
@@ -77,7 +77,7 @@ class VNLeakyReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = ours(x)
-        return theirs(_bend(x, self.map_to_dir, x, self.negative_slope))
+        return theirs(_leaky_relu(x, self.map_to_dir, x, self.negative_slope))
 
 
 class VNBatchNorm(nn.Module):
@@ -122,7 +122,7 @@ class VNLinearLeakyReLU(nn.Module):
         q = VF.linear(x, self.map_to_feat.weight)
         if self.use_batchnorm:
             q = VF.batch_norm(q, self.batchnorm.bn, eps=EPS)
-        return theirs(_bend(q, self.map_to_dir, x, self.negative_slope))
+        return theirs(_leaky_relu(q, self.map_to_dir, x, self.negative_slope))
 
 
 class VNLinearAndLeakyReLU(nn.Module):
@@ -151,8 +151,7 @@ class VNLinearAndLeakyReLU(nn.Module):
         x = self.linear(x)
         if self.use_batchnorm != "none":
             x = self.batchnorm(x)
-        bent: Tensor = self.leaky_relu(x)
-        return bent
+        return self.leaky_relu(x)
 
 
 class VNMaxPool(nn.Module):
@@ -200,8 +199,7 @@ class VNStdFeature(nn.Module):
         frame = VF.linear(ours(self.vn2(self.vn1(x))), self.vn_lin.weight)
         if self.normalize_frame:
             frame = VF.orthonormal_frame(frame, eps=EPS)
-        read = VF.invariant_product(ours(x), frame)
-        return theirs(read), frame.movedim((-2, -1), (1, 2)).contiguous()
+        return theirs(VF.invariant_product(ours(x), frame)), frame.movedim((-2, -1), (1, 2)).contiguous()
 
 
 class VNResnetBlockFC(nn.Module):
@@ -223,8 +221,8 @@ class VNResnetBlockFC(nn.Module):
         nn.init.zeros_(self.fc_1.map_to_feat.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        kept: Tensor = x if self.shortcut is None else self.shortcut(x)
-        change: Tensor = self.fc_1(self.actvn_1(self.fc_0(self.actvn_0(x))))
+        kept = x if self.shortcut is None else self.shortcut(x)
+        change = self.fc_1(self.actvn_1(self.fc_0(self.actvn_0(x))))
         return kept.contiguous() + change
 
 

@@ -1,5 +1,5 @@
-"""Pure functions on tensors: rotations, neighbours, sampling, inside. Any device, any float dtype."""
+"""Pure functions on tensors: rotations, neighbors, sampling, inside. Any device, any float dtype."""
 
-from . import inside, neighbours, rotations, sampling
+from . import inside, neighbors, rotations, sampling, scale
 
-__all__ = ["inside", "neighbours", "rotations", "sampling"]
+__all__ = ["inside", "neighbors", "rotations", "sampling", "scale"]

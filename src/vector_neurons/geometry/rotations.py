@@ -1,4 +1,4 @@
-"""Rotation matrices: drawn by protocol, made from an axis and an angle, compared by angle."""
+"""Rotation matrices: random by protocol, from an axis and an angle, and the angle between two."""
 
 import torch
 from jaxtyping import Float
@@ -16,13 +16,18 @@ def draw(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "n dim dim"]:
-    """Draw `n` rotation matrices of R^dim.
+    """Draw `n` random rotation matrices of R^dim.
 
-    `"I"` is the identity; `"z"` turns the first two coordinates by a uniform angle (in 3-D: about the z axis); `"SO3"`
-    is uniform (Haar) over all rotations of R^dim, which is SO(3) at the default `dim=3`, SO(2) at 2, and so on.
-    Numbers come from `generator`, on its own device, so that a seed means the same rotations on every machine.
+    Args:
+        kind: `"I"` is the identity; `"z"` rotates the first two coordinates by a uniform angle (in 3-D: about the z
+            axis); `"SO3"` is uniform (Haar) over all rotations of R^dim.
+        n: number of matrices.
+        dim: dimension of the space.
+        generator: source of the random numbers, on its own device, so that a seed gives the same rotations everywhere.
+        dtype: of the result.
+        device: of the result.
 
-    >>> draw("z", 5).shape
+    >>> vn.geometry.rotations.draw("z", 5).shape
     torch.Size([5, 3, 3])
     """
     if n < 0 or dim < 2:
@@ -52,7 +57,7 @@ def draw(
 def axis_angle(axis: Float[Tensor, "*batch 3"], angle: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch 3 3"]:
     """Rotate by `angle` (radians) about `axis` (any length but zero), by Rodrigues' formula.
 
-    >>> quarter = axis_angle(torch.tensor([0.0, 0.0, 1.0]), torch.tensor(torch.pi / 2))
+    >>> quarter = vn.geometry.rotations.axis_angle(torch.tensor([0.0, 0.0, 1.0]), torch.tensor(torch.pi / 2))
     >>> (quarter @ torch.tensor([1.0, 0.0, 0.0])).round(decimals=3).tolist()
     [0.0, 1.0, 0.0]
     """
@@ -67,7 +72,7 @@ def axis_angle(axis: Float[Tensor, "*batch 3"], angle: Float[Tensor, "*batch"]) 
 def angle(a: Matrices, b: Matrices) -> Float[Tensor, "*batch"]:
     """Angle in [0, π] of the rotation that takes `a` to `b`, in 2-D or 3-D; accurate at both ends of the range.
 
-    >>> angle(torch.eye(3), torch.eye(3)).item()
+    >>> vn.geometry.rotations.angle(torch.eye(3), torch.eye(3)).item()
     0.0
     """
     dim = a.shape[-1]
@@ -81,5 +86,12 @@ def angle(a: Matrices, b: Matrices) -> Float[Tensor, "*batch"]:
 
 
 def rotate(points: Points, R: Float[Tensor, "... dim dim"]) -> Points:
-    """Turn a cloud `(..., N, dim)` by `R`: one matrix, or one for each cloud of the batch."""
+    """Rotate a cloud `(..., N, dim)` by `R`: one matrix, or one for each cloud of the batch.
+
+    >>> vn.geometry.rotations.rotate(torch.randn(2, 10, 3), torch.eye(3)).shape
+    torch.Size([2, 10, 3])
+    """
     return points @ R.mT
+
+
+__all__ = ["angle", "axis_angle", "draw", "rotate"]

@@ -1,10 +1,11 @@
-"""Put clouds where networks expect them: centred, of unit size, with or without noise."""
+"""Center, scale, add noise to and subsample point clouds."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..typing import Points
+from .neighbors import canonical_order, detached_float, lengths, tie_tolerance
 from .scale import power_of_two
 
 
@@ -13,53 +14,63 @@ def center(points: Points) -> Points:
 
     The mean is taken over the points of one cloud, never over the batch.
 
-    >>> center(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])).tolist()
+    >>> vn.center(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])).tolist()
     [[-1.0, 0.0, 1.0], [1.0, 0.0, -1.0]]
     """
     return points - points.mean(dim=-2, keepdim=True)
 
 
 def ball(points: Points) -> tuple[Float[Tensor, "*batch 1 dim"], Float[Tensor, "*batch 1 1"]]:
-    """The mean of a cloud, and the distance of the farthest point from it, or 1 where there is a single place."""
+    """The mean of a cloud, and the distance of the farthest point from it, or 1 if all points coincide."""
     # In units in which squares are in range.
     scale = power_of_two(points, (-2, -1))
     scaled = points * scale
-    centre = scaled.mean(dim=-2, keepdim=True)
-    finer = power_of_two(scaled - centre, (-2, -1))
-    squared = ((scaled - centre) * finer).square().sum(-1).amax(-1)[..., None, None]
+    center = scaled.mean(dim=-2, keepdim=True)
+    finer = power_of_two(scaled - center, (-2, -1))
+    squared = ((scaled - center) * finer).square().sum(-1).amax(-1)[..., None, None]
     radius = squared.where(squared > 0, 1).sqrt() / finer / scale
-    return centre / scale, radius.where(squared > 0, 1)
+    return center / scale, radius.where(squared > 0, 1)
 
 
 def unit_ball(points: Points) -> Points:
-    """Centre on the mean and scale so that the farthest point lies at distance 1; a single place stays at 0.
+    """Center on the mean and scale so that the farthest point lies at distance 1; points that coincide stay at 0.
 
-    The result turns with the cloud: normalising and rotating commute.
+    Equivariant to O(D).
+
+    >>> vn.geometry.sampling.unit_ball(torch.tensor([[1.0, 0.0, 0.0], [5.0, 0.0, 0.0]])).tolist()
+    [[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
     """
-    centre, radius = ball(points)
-    return (points - centre) / radius
+    center, radius = ball(points)
+    return (points - center) / radius
 
 
 def box(points: Points) -> tuple[Float[Tensor, "*batch 1 dim"], Float[Tensor, "*batch 1 1"]]:
-    """The centre of a cloud's bounding box, and its longest side, or 1 where there is a single place."""
+    """The center of a cloud's bounding box, and its longest side, or 1 if all points coincide."""
     low, high = points.amin(-2, keepdim=True), points.amax(-2, keepdim=True)
     side = (high - low).amax(-1, keepdim=True)
     return (low + high) / 2, side.where(side > 0, 1)
 
 
 def unit_cube(points: Points) -> Points:
-    """Centre the bounding box and scale its longest side to 1.
+    """Center the bounding box and scale its longest side to 1.
 
-    Bounding boxes belong to the axes: unlike `unit_ball`, this does not commute with rotations.
+    Bounding boxes depend on the axes: unlike `unit_ball`, this does not commute with rotations.
+
+    >>> vn.geometry.sampling.unit_cube(torch.tensor([[0.0, 0.0], [4.0, 2.0]])).tolist()
+    [[-0.5, -0.25], [0.5, 0.25]]
     """
-    centre, side = box(points)
-    return (points - centre) / side
+    center, side = box(points)
+    return (points - center) / side
 
 
 def noise(
     points: Points, sigma: float, *, clip: float | None = None, generator: torch.Generator | None = None
 ) -> Points:
-    """Add independent Gaussian noise to every coordinate, cut off at ±`clip` if given."""
+    """Add independent Gaussian noise of standard deviation `sigma` to every coordinate, clipped to ±`clip` if given.
+
+    >>> vn.geometry.sampling.noise(torch.zeros(2, 10, 3), 0.1, clip=0.05).abs().max().item() <= 0.05
+    True
+    """
     if sigma < 0:
         raise ValueError(f"noise needs sigma >= 0, got {sigma}")
     device = generator.device if generator is not None else points.device
@@ -67,3 +78,38 @@ def noise(
     if clip is not None:
         shift = shift.clamp(-clip, clip)
     return points + shift.to(points.device)
+
+
+def farthest_points(x: Float[Tensor, "batch points dim"], n: int) -> Int[Tensor, "batch n"]:
+    """Indices `(B, n)` of a farthest-point sample of `(B, N, 3)`: each next point is farthest from those before.
+
+    It starts at the point farthest from the mean and breaks ties as `knn` does, so the choice does not depend on the
+    pose.
+
+    >>> vn.geometry.sampling.farthest_points(torch.tensor([[[0.0], [1.0], [2.0], [9.0]]]), 2).tolist()
+    [[3, 0]]
+    """
+    if x.ndim != 3:
+        raise ValueError(f"farthest_points needs (batch, points, dim), got {tuple(x.shape)}")
+    if not 1 <= n <= x.shape[1]:
+        raise ValueError(f"n={n} points of a cloud with {x.shape[1]}: need 1 <= n <= {x.shape[1]}")
+    x = detached_float(x)
+    x = x * power_of_two(x, (1, 2))
+    order = canonical_order(x)
+    x = x.gather(1, order.unsqueeze(-1).expand_as(x))
+    tolerance = tie_tolerance(x.dtype) * lengths(x).amax(1)
+    distance = lengths(x - x.mean(1, keepdim=True)).squeeze(-1)
+    nearest = torch.full_like(distance, torch.inf)
+    every = torch.arange(x.shape[0], device=x.device)
+    chosen = []
+    for _ in range(n):
+        far = distance >= distance.amax(-1, keepdim=True) - tolerance
+        pick = far.to(torch.uint8).argmax(-1)  # the first of the farthest
+        chosen.append(pick)
+        nearest = nearest.minimum(lengths(x - x[every, pick].unsqueeze(1)).squeeze(-1))
+        nearest[every, pick] = -torch.inf  # a chosen point is never chosen again, not even among duplicates
+        distance = nearest
+    return order.gather(1, torch.stack(chosen, dim=-1))
+
+
+__all__ = ["ball", "box", "center", "farthest_points", "noise", "unit_ball", "unit_cube"]

@@ -19,12 +19,13 @@ from pathlib import Path
 
 import torch
 
+from .._constants import RELATIVE_FLOOR
 from .._files import FileError, cache, check_regular, first_line, flush, locked, make_folder, read_json, sha256
 
-NATIVE = Path(__file__).parent / "native"
-SOURCES = sorted(NATIVE.iterdir())
+CPU = Path(__file__).parent / "cpu"
+SOURCES = sorted(CPU.iterdir())
 # What is compiled at once: the longest first, and those together that are little more than torch's headers.
-UNITS = [["bend.cpp"], ["knn.cpp"], ["images.cpp", "moments.cpp", "read.cpp"]]
+UNITS = [["norm_leaky_relu.cpp"], ["knn.cpp"], ["page_pool.cpp", "project.cpp", "length_sums.cpp", "frame_pool.cpp"]]
 # AVX-512 has more registers; its longer vectors were measured to be no faster here, and would need more padding.
 MACHINES = {"AVX2": ["-march=x86-64-v3"], "AVX512": ["-march=x86-64-v4", "-mprefer-vector-width=256"]}
 # With VN_SANITIZE=1, for `make sanitize`: any out-of-bounds access and any undefined behaviour ends the process.
@@ -64,6 +65,7 @@ def flags() -> list[str]:
         "-fPIC",
         "-shared",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        f"-DVN_RELATIVE_FLOOR={RELATIVE_FLOOR!r}",
     ]
 
 
@@ -71,7 +73,7 @@ def _paths() -> list[str]:
     """Where torch and the sources are, of which the library keeps no trace."""
     root = Path(torch.__file__).parent
     headers = [f"-isystem{root / 'include' / more}" for more in ("", "torch/csrc/api/include")]
-    return [*headers, f"-L{root / 'lib'}", *(f"-ffile-prefix-map={path}={path.name}" for path in (root, NATIVE))]
+    return [*headers, f"-L{root / 'lib'}", *(f"-ffile-prefix-map={path}={path.name}" for path in (root, CPU))]
 
 
 def library() -> Path:
@@ -180,7 +182,7 @@ def _compile(compiler: list[str], target: Path) -> None:
     objects = [str(target.with_name(f"{number}.o")) for number in range(len(UNITS))]
 
     def make(unit: list[str], to: str) -> None:
-        *before, last = [str(NATIVE / name) for name in unit]
+        *before, last = [str(CPU / name) for name in unit]
         _run(compiler, *(word for source in before for word in ("-include", source)), "-c", last, "-o", to)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -1,6 +1,6 @@
 """Networks, each written once for vector and scalar neurons."""
 
-from .base import Encoding, Inputs, Model
+from .base import Encoding, Inputs, LayerOptions, Model
 from .dgcnn import DGCNN, DGCNNSegmenter
 from .occupancy import OccupancyNetwork
 from .pointnet import PointNet, PointNetSegmenter
@@ -17,6 +17,7 @@ __all__ = [
     "DGCNNSegmenter",
     "Encoding",
     "Inputs",
+    "LayerOptions",
     "Model",
     "OccupancyNetwork",
     "PointNet",

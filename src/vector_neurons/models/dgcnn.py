@@ -1,4 +1,4 @@
-"""DGCNN and VN-DGCNN: edge convolutions on a graph that follows the features."""
+"""DGCNN and VN-DGCNN: edge convolutions on a graph that is recomputed from the features."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -6,29 +6,31 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..geometry.neighbours import knn
+from ..geometry.neighbors import knn
 from ..nn import scalar
+from ..nn._factored import ConcatGlobal
 from ..nn.head import Head
-from ..nn.unbuilt import Everywhere
-from ..typing import BlockOptions, Mask, Neurons, Nonlinearity, Norm, Pool
+from ..typing import Mask, Neurons
 from .base import (
     Classifier,
     Encoding,
     Inputs,
     JoinScalars,
+    LayerOptions,
     Segmenter,
-    head_norm,
+    inputs_of,
     kit_of,
     lift_all,
-    read_inputs,
+    pool_invariants,
 )
 from .pointnet import TransformNet
 
-SLOPE = 0.2
+NEGATIVE_SLOPE = 0.2
+Graph = Literal["feature", "coordinates"]
 
 
 class Trunk(nn.Module):
-    """Edge convolutions, all their outputs joined and embedded."""
+    """Edge convolutions, whose outputs are concatenated and embedded."""
 
     def __init__(
         self,
@@ -37,69 +39,73 @@ class Trunk(nn.Module):
         embedding: int,
         *,
         k: int,
-        pool: Pool | None,
-        graph: Literal["feature", "coordinates"],
+        graph: Graph,
         inputs: Inputs,
-        options: BlockOptions,
+        layers: LayerOptions,
     ) -> None:
         super().__init__()
         if graph not in ("feature", "coordinates"):
             raise ValueError(f'unknown graph {graph!r}: choose "feature" or "coordinates"')
-        kit = kit_of(neurons)
+        kit, options = kit_of(neurons), layers.block(NEGATIVE_SLOPE)
         self.lift, self.inputs, self.graph, self.k = kit.lift, inputs, graph, k
-        pool = pool or ("mean" if neurons == "vector" else "max")
         channels, levels = kit.width(3) * (1 + inputs.vectors), []
         convolutions = []
         for width in widths:
             out = [kit.width(w) for w in ([width] if isinstance(width, int) else width)]
-            convolutions.append(kit.EdgeConv(channels, out, k=k, pool=pool, **options))
+            convolutions.append(kit.EdgeConv(channels, out, k=k, pool=layers.pool_of(neurons), **options))
             channels = out[-1]
             levels.append(channels)
         self.convolutions = nn.ModuleList(convolutions)
-        self.level_channels, out = sum(levels), kit.width(embedding)
-        self.embed = kit.Block(self.level_channels, out, shared_direction=True, **options)
+        self.level_channels = sum(levels)
+        self.embed = kit.Block(self.level_channels, kit.width(embedding), shared_direction=True, **options)
 
     def forward(self, points: Tensor, vectors: Tensor | None, mask: Mask | None) -> tuple[Tensor, Tensor]:
-        """Give the joined levels and the embedding."""
-        neighbours = knn(points, self.k, mask=mask) if self.graph == "coordinates" else None
+        """Compute the concatenated levels and the embedding."""
+        neighbors = knn(points, self.k, mask=mask) if self.graph == "coordinates" else None
         x, levels = lift_all(self.lift, points, vectors, self.inputs), []
         for convolution in self.convolutions:
-            x = convolution(x, neighbours, mask)
+            x = convolution(x, neighbors, mask)
             levels.append(x)
-        joined = torch.cat(levels, dim=-1)
-        return joined, self.embed(joined, mask)
+        concatenated = torch.cat(levels, dim=-1)
+        return concatenated, self.embed(concatenated, mask)
 
 
 class Encoder(Trunk):
-    """A trunk whose embedding is read in a frame."""
+    """A trunk and the invariant layer of its embedding."""
 
     def __init__(
-        self,
-        neurons: Neurons,
-        widths: Sequence[int | Sequence[int]],
-        embedding: int,
-        *,
-        frame: Literal["mlp", "linear"],
-        mean: bool,
-        read_mean: bool | None,
-        options: BlockOptions,
-        **more: Any,
+        self, neurons: Neurons, widths: Sequence[int | Sequence[int]], embedding: int, *, layers: LayerOptions, **more: Any
     ) -> None:
-        super().__init__(neurons, widths, embedding, options=options, **more)
-        kit = kit_of(neurons)
-        read_mean = mean if read_mean is None else read_mean
-        self.read = kit.Invariant(kit.width(embedding), frame=frame, mean=mean, read_mean=read_mean, **options)
+        super().__init__(neurons, widths, embedding, layers=layers, **more)
+        self.read = layers.invariant(neurons, kit_of(neurons).width(embedding), NEGATIVE_SLOPE)
         self.out_channels: int = self.read.out_channels
 
 
 class DGCNN(Classifier):
-    """Classifies clouds `(B, N, 3)`: logits `(B, classes)`.
+    """DGCNN and VN-DGCNN for classification.
 
-    `neurons="vector"` is VN-DGCNN, whose logits no rotation or reflection changes; `"scalar"` the classical network,
-    with its max pooling. Widths are those of the scalar network, of which vector neurons take a third.
-    The ablations of the paper: `nonlinearity` (`"detached"` was best), `pool`, `frame` and `mean` of the invariant
-    layer. `graph="coordinates"` keeps one graph for all layers. `read_mean` reads the global mean in the frame as
-    well, as the authors' code does (default: if there is a mean); `eps=1e-6` is the authors', see `Block`.
+    Args:
+        classes: number of logits.
+        neurons: `"vector"` is VN-DGCNN, `"scalar"` the classical network.
+        k: neighbors per point.
+        widths: channels of the edge convolutions, counted in scalars; vector neurons take a third.
+        embedding: channels before the pool over points, counted in scalars.
+        hidden: widths of the head.
+        dropout: of the head.
+        graph: `"feature"` recomputes the graph before each layer, `"coordinates"` keeps that of the points.
+        inputs: further vectors (normals) and scalars (colors) of each point.
+        layers: options of all layers, see `LayerOptions`.
+
+    Shape:
+        - points: `(B, N, 3)`
+        - vectors: `(B, N, 3, inputs.vectors)`, scalars: `(B, N, inputs.scalars)`
+        - lengths: `(B,)`, the number of points of each cloud, where clouds are padded to N
+        - out: `(B, classes)`
+
+    Vector neurons: invariant to O(3) and permutations.
+
+    >>> vn.models.DGCNN(10, k=4, widths=(6, 6), embedding=12)(torch.randn(2, 16, 3)).shape
+    torch.Size([2, 10])
     """
 
     def __init__(
@@ -112,40 +118,49 @@ class DGCNN(Classifier):
         embedding: int = 1024,
         hidden: Sequence[int] = (512, 256),
         dropout: float = 0.5,
-        norm: Norm = "batch",
-        nonlinearity: Nonlinearity = "built-in",
-        pool: Pool | None = None,
-        frame: Literal["mlp", "linear"] = "mlp",
-        mean: bool = True,
-        read_mean: bool | None = None,
-        graph: Literal["feature", "coordinates"] = "feature",
-        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - a named tuple cannot change
-        eps: float | None = None,
+        graph: Graph = "feature",
+        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - immutable
+        layers: LayerOptions | Mapping[str, Any] = LayerOptions(),  # noqa: B008 - immutable
     ) -> None:
         super().__init__()
-        inputs = read_inputs(inputs)
-        options: BlockOptions = {"norm": norm, "nonlinearity": nonlinearity, "slope": SLOPE, "eps": eps}
-        more: dict[str, Any] = {"k": k, "pool": pool, "graph": graph, "frame": frame, "mean": mean, "inputs": inputs}
-        self.encoder = Encoder(neurons, widths, embedding, read_mean=read_mean, options=options, **more)
-        self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE, norm=head_norm(norm))
+        inputs, layers = inputs_of(inputs), LayerOptions.of(layers)
+        self.encoder = Encoder(neurons, widths, embedding, k=k, graph=graph, inputs=inputs, layers=layers)
+        scalar_layers: dict[str, Any] = {"negative_slope": NEGATIVE_SLOPE, "norm": layers.head_norm}
+        self.join = JoinScalars(self.encoder.out_channels, inputs, **scalar_layers)
         # The classical network has no bias before its first norm; the vector network's code has.
         bias = [neurons == "vector", *[True] * len(hidden)]
         widths = [2 * self.encoder.out_channels, *hidden, classes]
-        self.head = Head(widths, dropout=[dropout] * len(hidden), bias=bias, slope=SLOPE, norm=head_norm(norm))
+        self.head = Head(widths, dropout=[dropout] * len(hidden), bias=bias, **scalar_layers)
 
-    def encode_present(
+    def encode_masked(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Encoding:
         _, features = self.encoder(points, vectors, mask)
-        largest, mean, frame = self.join.pooled(self.encoder.read, features, scalars, mask)
+        largest, mean, frame = pool_invariants(self.encoder.read, self.join, features, scalars, mask)
         return Encoding(features, frame, torch.cat([largest, mean], dim=-1))
 
 
 class DGCNNSegmenter(Segmenter):
-    """Names the part of every point: clouds `(B, N, 3)` and their category, logits `(B, N, parts)`.
+    """DGCNN and VN-DGCNN for part segmentation.
 
-    The category is an index `(B,)`. Arguments as in `DGCNN`; the scalar network first turns its points by a learned
-    3 × 3 matrix.
+    The scalar network first transforms its points by a learned 3 × 3 matrix.
+
+    Args:
+        parts: number of logits per point.
+        categories: number of categories of shapes, which the network is told.
+        neurons, k, widths, embedding, hidden, dropout, graph, inputs, layers: as in `DGCNN`.
+
+    Shape:
+        - points: `(B, N, 3)`
+        - category: `(B,)`, indices
+        - vectors, scalars, lengths: as in `DGCNN`
+        - out: `(B, N, parts)`
+
+    Vector neurons: invariant to O(3), equivariant to permutations.
+
+    >>> network = vn.models.DGCNNSegmenter(50, 16, k=4, widths=((6, 6), (6,)), embedding=12)
+    >>> network(torch.randn(2, 16, 3), torch.tensor([0, 5])).shape
+    torch.Size([2, 16, 50])
     """
 
     def __init__(
@@ -159,38 +174,30 @@ class DGCNNSegmenter(Segmenter):
         embedding: int = 1024,
         hidden: Sequence[int] = (256, 256, 128),
         dropout: float = 0.5,
-        norm: Norm = "batch",
-        nonlinearity: Nonlinearity = "built-in",
-        pool: Pool | None = None,
-        frame: Literal["mlp", "linear"] = "mlp",
-        mean: bool = True,
-        read_mean: bool | None = None,
-        graph: Literal["feature", "coordinates"] = "feature",
-        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - a named tuple cannot change
-        eps: float | None = None,
+        graph: Graph = "feature",
+        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - immutable
+        layers: LayerOptions | Mapping[str, Any] = LayerOptions(),  # noqa: B008 - immutable
     ) -> None:
         super().__init__()
-        inputs = read_inputs(inputs)
+        inputs, layers = inputs_of(inputs), LayerOptions.of(layers)
         self.categories = categories
-        options: BlockOptions = {"norm": norm, "nonlinearity": nonlinearity, "slope": SLOPE, "eps": eps}
-        more: dict[str, Any] = {"k": k, "pool": pool, "graph": graph, "frame": frame, "mean": mean, "inputs": inputs}
-        self.encoder = Encoder(neurons, widths, embedding, read_mean=read_mean, options=options, **more)
-        self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE, norm=head_norm(norm))
+        self.encoder = Encoder(neurons, widths, embedding, k=k, graph=graph, inputs=inputs, layers=layers)
+        scalar_layers: dict[str, Any] = {"negative_slope": NEGATIVE_SLOPE, "norm": layers.head_norm}
+        self.join = JoinScalars(self.encoder.out_channels, inputs, **scalar_layers)
         self.turn = TransformNet(3, edge=k) if neurons == "scalar" else None
-        self.category = scalar.Block(categories, 64, slope=SLOPE, norm=head_norm(norm), bias=False)
+        self.category = scalar.Block(categories, 64, bias=False, **scalar_layers)
         local = self.encoder.level_channels * (3 if neurons == "vector" else 1)
-        seen = [self.encoder.out_channels + 64 + local + inputs.scalars, *hidden, parts]
+        head_widths = [self.encoder.out_channels + 64 + local + inputs.scalars, *hidden, parts]
         rates, bias = [*[dropout] * (len(hidden) - 1), 0.0], [False] * (len(hidden) + 1)
-        self.head = Head(seen, dropout=rates, bias=bias, slope=SLOPE, norm=head_norm(norm))
+        self.head = Head(head_widths, dropout=rates, bias=bias, **scalar_layers)
 
-    def segment_present(
+    def segment_masked(
         self, points: Tensor, category: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Tensor:
         if self.turn is not None:
             points = self.turn(points, mask)
         levels, embedded = self.encoder(points, vectors, mask)
-        overall, _, frame = self.join.pooled(self.encoder.read, embedded, scalars, mask)
+        overall, _, frame = pool_invariants(self.encoder.read, self.join, embedded, scalars, mask)
         kind = self.category(nn.functional.one_hot(category, self.categories).to(overall.dtype))
-        own = [self.encoder.read.read(levels, frame), *([] if scalars is None else [scalars])]
-        logits: Tensor = self.head(Everywhere(torch.cat([overall, kind], dim=-1), torch.cat(own, dim=-1)), mask)
-        return logits
+        own = [self.encoder.read.project(levels, frame), *([] if scalars is None else [scalars])]
+        return self.head(ConcatGlobal(torch.cat([overall, kind], dim=-1), torch.cat(own, dim=-1)), mask)

@@ -1,29 +1,29 @@
-"""Occupancy networks: from a sparse, noisy cloud to a function that says which places lie inside of its shape.
+"""Occupancy networks: from a sparse, noisy cloud to a function that tells whether query points are inside its shape.
 
 The paper's three methods are three compositions of an encoder and a decoder: OccNet is scalar and plain, the ablation
 scalar and invariant, VN-OccNet vector and invariant.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..geometry.neighbours import gather, knn
+from ..geometry.neighbors import gather, knn
 from ..nn import functional as VF
 from ..nn import scalar, vector
-from ..nn.extremes import check_size, readable
-from ..nn.unbuilt import Everywhere, WithMean
-from ..typing import BlockOptions, Mask, Neurons
-from .base import Inputs, Model, kit_of, mask_of
+from ..nn._factored import ConcatGlobal, ConcatMean
+from ..nn._range import check_magnitude, is_concrete
+from ..typing import Mask, Neurons
+from .base import Inputs, LayerOptions, Model, kit_of, mask_of
 from .dgcnn import Trunk
 
-STEM = 384  # channels of the first edges, counted in scalars: the vector encoder's 128
+STEM_WIDTH = 384  # channels of the first edge convolution, counted in scalars: 128 vectors
 DGCNN_WIDTHS = (64, 64, 128, 256)
-LARGEST = 2.0**40  # coordinate; decoders square products of queries and codes
-NEAREST = 0.01  # points nearer than this all count alike; clouds have radius 1
+MAX_COORDINATE = 2.0**40  # decoders square products of queries and codes
+MIN_DISTANCE = 0.01  # points nearer than this have equal weights; clouds have radius 1
 
 EncoderName = Literal["pointnet", "dgcnn"]
 DecoderName = Literal["invariant", "plain"]
@@ -31,10 +31,10 @@ CodeInvariants = Literal["frame", "product"]
 
 
 class Code(NamedTuple):
-    """What an encoder knows of clouds.
+    """Codes of clouds.
 
-    `overall` is `(B, 3, C)`, or numbers `(B, C)` of a plain decoder. A local decoder also sees the `points` and what
-    each of them has learned, `vectors` `(B, N, 3, V)`.
+    `overall` is `(B, 3, C)`, or scalars `(B, C)` for a plain decoder. A local decoder also uses the `points`
+    `(B, N, 3)` and the features `vectors` `(B, N, 3, V)` of each.
     """
 
     overall: Tensor
@@ -43,31 +43,30 @@ class Code(NamedTuple):
 
 
 class ResNetBlock(nn.Module):
-    """`S x + B a(A a(x))` with ReLUs a; it starts as the linear map S, or as the identity where the widths agree."""
+    """`S x + B a(A a(x))` with ReLUs a; initialized to the linear map S, the identity where the widths agree."""
 
     def __init__(self, neurons: Neurons, in_channels: int, out_channels: int, *, eps: float | None = None) -> None:
         super().__init__()
         kit = kit_of(neurons)
         hidden = min(in_channels, out_channels)
-        self.bend_in = kit.LeakyReLU(in_channels, slope=0.0, eps=eps)
+        self.activation_in = kit.LeakyReLU(in_channels, negative_slope=0.0, eps=eps)
         self.linear_in = kit.Linear(in_channels, hidden)
-        self.bend_out = kit.LeakyReLU(hidden, slope=0.0, eps=eps)
+        self.activation_out = kit.LeakyReLU(hidden, negative_slope=0.0, eps=eps)
         self.linear_out = kit.Linear(hidden, out_channels)
         nn.init.zeros_(self.linear_out.weight)
         no_bias = {} if neurons == "vector" else {"bias": False}
         same = in_channels == out_channels
         self.shortcut = nn.Identity() if same else kit.Linear(in_channels, out_channels, **no_bias)
 
-    def forward(self, x: Tensor | WithMean | Everywhere) -> Tensor:
-        change: Tensor = self.linear_out(self.bend_out(self.linear_in(self.bend_in(x))))
-        kept: Tensor = self.shortcut(x)
-        return kept + change
+    def forward(self, x: Tensor | ConcatMean | ConcatGlobal) -> Tensor:
+        return self.shortcut(x) + self.linear_out(self.activation_out(self.linear_in(self.activation_in(x))))
 
 
 class ResNetPointNet(nn.Module):
-    """Features of every point, from ResNet blocks that each see the pool over all points.
+    """Features of every point, from ResNet blocks with a pool over all points before each.
 
-    A cloud lifts to one vector a point, of which linear maps only make multiples: vector neurons begin with edges.
+    A lifted cloud has one vector per point, of which linear maps only make multiples: vector neurons start with an edge
+    convolution.
     """
 
     def __init__(self, neurons: Neurons, width: int, *, k: int, blocks: int = 5, eps: float | None = None) -> None:
@@ -75,8 +74,8 @@ class ResNetPointNet(nn.Module):
         kit, self.vector, self.k = kit_of(neurons), neurons == "vector", k
         self.lift, stem, self.stem = kit.lift, kit.width(3), None
         if self.vector:
-            stem = kit.width(STEM)
-            self.stem = kit.EdgeConv(1, stem, k=k, cross=True, norm="none", slope=0.0, eps=eps)
+            stem = kit.width(STEM_WIDTH)
+            self.stem = kit.EdgeConv(1, stem, k=k, cross=True, norm="none", negative_slope=0.0, eps=eps)
         self.embed = kit.Linear(stem, 2 * width)
         self.blocks = nn.ModuleList(ResNetBlock(neurons, 2 * width, width, eps=eps) for _ in range(blocks))
         self.pool = kit.POOLS["mean" if self.vector else "max"](width)
@@ -90,42 +89,39 @@ class ResNetPointNet(nn.Module):
             x = block(self._with_pool(x, mask) if number else x)
         return x
 
-    def _with_pool(self, x: Tensor, mask: Mask | None) -> WithMean | Everywhere:
+    def _with_pool(self, x: Tensor, mask: Mask | None) -> ConcatMean | ConcatGlobal:
         pooled = self.pool(x, mask)
-        return WithMean(x, pooled.unsqueeze(1)) if self.vector else Everywhere(pooled, x)
+        return ConcatMean(x, pooled.unsqueeze(1)) if self.vector else ConcatGlobal(pooled, x)
 
 
 class DGCNNFeatures(Trunk):
     """Features of every point, from the edge convolutions of a DGCNN."""
 
     def __init__(self, neurons: Neurons, width: int, *, k: int, eps: float | None = None) -> None:
-        options: BlockOptions = {"eps": eps}
-        more: dict[str, Any] = {"pool": None, "graph": "feature", "inputs": Inputs(), "options": options}
-        super().__init__(neurons, DGCNN_WIDTHS, width * (3 if neurons == "vector" else 1), k=k, **more)
+        embedding, layers = width * (3 if neurons == "vector" else 1), LayerOptions(eps=eps)
+        super().__init__(neurons, DGCNN_WIDTHS, embedding, k=k, graph="feature", inputs=Inputs(), layers=layers)
 
     def forward(self, points: Tensor, mask: Mask | None) -> Tensor:  # type: ignore[override]
-        embedded: Tensor = super().forward(points, None, mask)[1]
-        return embedded
+        return super().forward(points, None, mask)[1]
 
 
 class PlainQueries(nn.Module):
-    """`φ(x) + ψ(z)` of places x and a code z of numbers: knows where up is."""
+    """`φ(x) + ψ(z)` of query points x and a code z of scalars: not invariant."""
 
     def __init__(self, code: int, width: int) -> None:
         super().__init__()
-        self.place, self.code, self.known = nn.Linear(3, width), nn.Linear(code, width), code
+        self.place, self.code, self.num_scalars = nn.Linear(3, width), nn.Linear(code, width), code
 
-    def numbers(self, code: Float[Tensor, "batch channels"]) -> Float[Tensor, "batch channels"]:
-        """What is known of the shape, as numbers."""
+    def scalars(self, code: Float[Tensor, "batch channels"]) -> Float[Tensor, "batch channels"]:
+        """The code itself."""
         return code
 
-    def forward(self, code: Tensor, numbers: Tensor, queries: Tensor) -> Tensor:
-        at, of = self.place(queries), self.code(numbers)
-        return torch.add(at, of.unsqueeze(1))
+    def forward(self, code: Tensor, scalars: Tensor, queries: Tensor) -> Tensor:
+        return torch.add(self.place(queries), self.code(scalars).unsqueeze(1))
 
 
 class InvariantQueries(nn.Module):
-    """A linear map of `‖x‖²`, `⟨x, Z⟩` and invariants of Z: turning place and code together changes nothing.
+    """A linear map of `‖x‖²`, `⟨x, Z⟩` and invariants of Z: invariant to rotations of query point x and code Z together.
 
     The invariants are VN-In(Z), as the paper writes, or `⟨Z, W Z⟩` channel by channel, as its code does ("product").
     """
@@ -137,31 +133,30 @@ class InvariantQueries(nn.Module):
         self.channels, frame = channels, invariants == "frame"
         self.read = vector.Invariant(channels, mean=False, norm="none", eps=eps) if frame else None
         self.partner = None if frame else vector.Linear(channels, channels)
-        self.known = 3 * channels if frame else channels
-        self.linear = nn.Linear(1 + channels + self.known, width)
+        self.num_scalars = 3 * channels if frame else channels
+        self.linear = nn.Linear(1 + channels + self.num_scalars, width)
 
-    def numbers(self, code: Float[Tensor, "batch 3 channels"]) -> Float[Tensor, "batch invariants"]:
-        """What is known of the shape whatever its pose, as numbers."""
+    def scalars(self, code: Float[Tensor, "batch 3 channels"]) -> Float[Tensor, "batch invariants"]:
+        """Invariants of the code."""
         if self.partner is not None:
             return torch.sum(code * self.partner(code), dim=-2)
         assert self.read is not None
-        known: Tensor = self.read(code)
-        return known
+        return self.read(code)
 
-    def forward(self, code: Tensor, numbers: Tensor, queries: Tensor) -> Tensor:
-        # ⟨x, Z⟩ is never built for all channels: its image W ⟨x, Z⟩ = ⟨x, Z Wᵀ⟩ has fewer.
-        square, product, known = torch.split(self.linear.weight, [1, self.channels, self.known], dim=1)
-        constant = F.linear(numbers, known, self.linear.bias).unsqueeze(1)
+    def forward(self, code: Tensor, scalars: Tensor, queries: Tensor) -> Tensor:
+        # ⟨x, Z⟩ is not computed for all channels: W ⟨x, Z⟩ = ⟨x, Z Wᵀ⟩ has fewer.
+        square, product, own = torch.split(self.linear.weight, [1, self.channels, self.num_scalars], dim=1)
+        constant = F.linear(scalars, own, self.linear.bias).unsqueeze(1)
         squares = queries.square().sum(-1, keepdim=True)
         return torch.add(queries @ VF.linear(code, product), squares * square.squeeze(-1)) + constant
 
 
 class LocalQueries(nn.Module):
-    """What the nearest points of the cloud say of a place, in as many numbers as the first layer has.
+    """Invariant features of a query point from the points of the cloud nearest to it, as wide as the first layer.
 
-    For each of them: how far it is, and the way `r` from it in the vectors that it has learned, `⟨r, U⟩`, of which one
-    may be a normal of the surface. Nearer points count more. Invariant like the rest, and beyond the paper, whose
-    decoder has one code for all places.
+    For each of them: the distance, and the offset `r` from it projected onto its vector features, `⟨r, U⟩`, one of
+    which may be a surface normal. The average is weighted by inverse distance. Beyond the paper, whose decoder has one
+    code for all query points.
     """
 
     def __init__(self, channels: int, width: int, nearest: int, *, vectors: int = 32, hidden: int = 64) -> None:
@@ -172,55 +167,53 @@ class LocalQueries(nn.Module):
 
     def forward(self, points: Tensor, vectors: Tensor, queries: Tensor) -> Tensor:
         with torch.no_grad():
-            # By differences: it does not depend on the number of points, which may be free in an exported graph.
+            # By differences: independent of the number of points, which may be dynamic in an exported graph.
             distances = torch.cdist(queries, points, compute_mode="donot_use_mm_for_euclid_dist")
-            neighbours = distances.topk(self.nearest, largest=False).indices
-        way = queries.unsqueeze(2) - gather(points, neighbours)
-        distance = way.norm(dim=-1, keepdim=True)
-        along = (way.unsqueeze(-2) @ gather(vectors, neighbours)).squeeze(-2)
-        said = self.each(torch.cat([along, distance], dim=-1)).relu()
-        nearness = 1 / (distance + NEAREST)
-        result: Tensor = self.all((said * nearness).sum(-2) / nearness.sum(-2))
-        return result
+            neighbors = distances.topk(self.nearest, largest=False).indices
+        offset = queries.unsqueeze(2) - gather(points, neighbors)
+        distance = offset.norm(dim=-1, keepdim=True)
+        projected = (offset.unsqueeze(-2) @ gather(vectors, neighbors)).squeeze(-2)
+        features = self.each(torch.cat([projected, distance], dim=-1)).relu()
+        weight = 1 / (distance + MIN_DISTANCE)
+        return self.all((features * weight).sum(-2) / weight.sum(-2))
 
 
 class ConditionalNorm(nn.Module):
-    """Batch norm whose scale and shift are read from what is known of the shape."""
+    """Batch norm whose scale and shift are functions of the code."""
 
-    def __init__(self, known: int, width: int) -> None:
+    def __init__(self, num_scalars: int, width: int) -> None:
         super().__init__()
         self.norm = scalar.BatchNorm(width)
         self.norm.bn.requires_grad_(False)  # its own scale and shift stay 1 and 0
-        self.scale, self.shift = nn.Linear(known, width), nn.Linear(known, width)
+        self.scale, self.shift = nn.Linear(num_scalars, width), nn.Linear(num_scalars, width)
         for linear, start in ((self.scale, 1.0), (self.shift, 0.0)):
             nn.init.zeros_(linear.weight)
             nn.init.constant_(linear.bias, start)
 
-    def forward(self, x: Tensor, numbers: Tensor) -> Tensor:
-        scale, shift = (linear(numbers).unsqueeze(1) for linear in (self.scale, self.shift))
+    def forward(self, x: Tensor, scalars: Tensor) -> Tensor:
+        scale, shift = (linear(scalars).unsqueeze(1) for linear in (self.scale, self.shift))
         return torch.addcmul(shift, self.norm(x), scale)
 
 
 class ConditionalBlock(nn.Module):
     """A `ResNetBlock` with a conditional norm before each ReLU."""
 
-    def __init__(self, known: int, width: int) -> None:
+    def __init__(self, num_scalars: int, width: int) -> None:
         super().__init__()
-        self.norm_in, self.norm_out = ConditionalNorm(known, width), ConditionalNorm(known, width)
+        self.norm_in, self.norm_out = ConditionalNorm(num_scalars, width), ConditionalNorm(num_scalars, width)
         self.linear_in, self.linear_out = nn.Linear(width, width), nn.Linear(width, width)
         nn.init.zeros_(self.linear_out.weight)
 
-    def forward(self, x: Tensor, numbers: Tensor) -> Tensor:
-        hidden = self.linear_in(self.norm_in(x, numbers).relu())
-        change: Tensor = self.linear_out(self.norm_out(hidden, numbers).relu())
-        return x + change
+    def forward(self, x: Tensor, scalars: Tensor) -> Tensor:
+        hidden = self.linear_in(self.norm_in(x, scalars).relu())
+        return x + self.linear_out(self.norm_out(hidden, scalars).relu())
 
 
 class Decoder(nn.Module):
-    """Logits of places, from a code: a first layer on both, ResNet blocks, a last layer.
+    """Logits of query points, from a code: a first layer on both, ResNet blocks, a last layer.
 
-    With `conditional`, norms that depend on the code stand before all ReLUs, as in OccNet's stronger decoder (whose
-    first layer sees the place alone).
+    With `conditional`, norms that depend on the code precede all ReLUs, as in OccNet's stronger decoder (whose first
+    layer takes the query point alone).
     """
 
     def __init__(
@@ -235,37 +228,56 @@ class Decoder(nn.Module):
         super().__init__()
         self.queries, self.conditional, self.local = queries, conditional, local
         if conditional:
-            made: list[nn.Module] = [ConditionalBlock(queries.known, width) for _ in range(blocks)]
+            stack: list[nn.Module] = [ConditionalBlock(queries.num_scalars, width) for _ in range(blocks)]
         else:
-            made = [ResNetBlock("scalar", width, width) for _ in range(blocks)]
-        self.blocks = nn.ModuleList(made)
-        self.norm = ConditionalNorm(queries.known, width) if conditional else None
+            stack = [ResNetBlock("scalar", width, width) for _ in range(blocks)]
+        self.blocks = nn.ModuleList(stack)
+        self.norm = ConditionalNorm(queries.num_scalars, width) if conditional else None
         self.logits = nn.Linear(width, 1)
 
     def forward(self, code: Code, queries: Tensor) -> Tensor:
-        numbers = self.queries.numbers(code.overall)
-        x = self.queries(code.overall, numbers, queries)
+        scalars = self.queries.scalars(code.overall)
+        x = self.queries(code.overall, scalars, queries)
         if self.local is not None:
             x = x + self.local(code.points, code.vectors, queries)
         for block in self.blocks:
-            x = block(x, numbers) if self.conditional else block(x)
+            x = block(x, scalars) if self.conditional else block(x)
         if self.norm is not None:
-            x = self.norm(x, numbers)
-        logits: Tensor = self.logits(x.relu()).squeeze(-1)
-        return logits
+            x = self.norm(x, scalars)
+        return self.logits(x.relu()).squeeze(-1)
 
 
 class OccupancyNetwork(Model):
-    """Says of places `(B, Q, 3)` whether they lie inside the shapes of clouds `(B, N, 3)`: logits `(B, Q)`.
+    """Occupancy network: whether query points are inside the shapes of point clouds, as logits.
 
-    `neurons` are those of the encoder, a ResNet-PointNet or a DGCNN. Vector neurons make a code of vectors, which
-    turns with the cloud, and an invariant decoder: turn cloud and places together, and the logits stay (VN-OccNet;
-    edges have cross products, so reflections change them). Scalar neurons make numbers: with the plain decoder
-    that is OccNet, with the invariant one the paper's ablation, which takes the numbers for coordinates of vectors.
-    `code` and `hidden` count scalar neurons, of which vector neurons take a third. `invariants` of the code are
-    VN-In(Z) (`"frame"`, the paper) or `⟨Z, W Z⟩` (`"product"`, its code). `conditional` is OccNet's decoder with
-    conditional batch norm. `local` goes beyond the paper: the decoder also asks so many of the cloud's points, those
-    nearest to the place, what they know. `eps=1e-6` is the authors', see `Block`.
+    Vector neurons encode a cloud as vectors, which rotate with it, and the decoder is invariant: VN-OccNet. Scalar
+    neurons encode it as scalars: with the plain decoder that is OccNet, with the invariant one the paper's ablation,
+    which takes the scalars for coordinates of vectors.
+
+    Args:
+        neurons: of the encoder, `"vector"` or `"scalar"`.
+        encoder: `"pointnet"` (a ResNet-PointNet) or `"dgcnn"`.
+        decoder: `"invariant"`, which vector neurons need and have by default, or `"plain"`.
+        code: channels of the code, counted in scalars; vector neurons take a third.
+        hidden: channels of the encoder, counted in scalars.
+        decoder_hidden: channels of the decoder.
+        conditional: OccNet's decoder with conditional batch norm.
+        invariants: of the code, VN-In(Z) (`"frame"`, the paper) or `⟨Z, W Z⟩` (`"product"`, its code).
+        local: number of nearest points of the cloud whose features the decoder also uses; beyond the paper.
+        k: neighbors per point in the encoder.
+        eps: the authors' absolute eps (1e-6), see `Block`.
+
+    Shape:
+        - points: `(B, N, 3)`
+        - queries: `(B, Q, 3)`
+        - lengths: `(B,)`, the number of points of each cloud, where clouds are padded to N
+        - out: `(B, Q)`
+
+    Vector neurons: invariant to rotations (SO(3)) of points and queries together.
+
+    >>> network = vn.models.OccupancyNetwork(code=12, hidden=24, decoder_hidden=8, k=4)
+    >>> network(torch.randn(2, 16, 3), torch.randn(2, 5, 3)).shape
+    torch.Size([2, 5])
     """
 
     def __init__(
@@ -284,30 +296,30 @@ class OccupancyNetwork(Model):
         eps: float | None = None,
     ) -> None:
         super().__init__()
-        kit, turns = kit_of(neurons), neurons == "vector"
-        decoder = decoder or ("invariant" if turns else "plain")
+        kit, vectors = kit_of(neurons), neurons == "vector"
+        decoder = decoder or ("invariant" if vectors else "plain")
         if encoder not in ("pointnet", "dgcnn") or decoder not in ("invariant", "plain"):
             raise ValueError(
                 f'encoders are "pointnet" and "dgcnn", decoders "invariant" and "plain", got {encoder!r}, {decoder!r}'
             )
-        if turns and decoder == "plain":
-            raise ValueError("a plain decoder takes numbers: vector neurons go with the invariant one")
+        if vectors and decoder == "plain":
+            raise ValueError('a plain decoder takes scalars: vector neurons need decoder="invariant"')
         if code < 3 or (decoder == "invariant" and code % 3):
-            raise ValueError(f"a code has 3 or more channels, that of an invariant decoder whole vectors, got {code}")
+            raise ValueError(f"code must be 3 or more, with an invariant decoder a multiple of 3, got {code}")
         if (hidden is not None and hidden < 3) or decoder_hidden < 1:
             raise ValueError(
-                f"layers need channels: hidden 3 or more, decoder_hidden 1, got {hidden}, {decoder_hidden}"
+                f"hidden must be 3 or more and decoder_hidden 1 or more, got {hidden} and {decoder_hidden}"
             )
-        if local < 0 or (local and not turns):
-            raise ValueError(f"a local decoder asks one or more points for their vectors, got {local} and {neurons}")
-        # The paper extends the layers of the vector encoder, to twice the third that would be its share.
-        width = kit.width(hidden or (2 * 513 if turns else 513))
+        if local < 0 or (local and not vectors):
+            raise ValueError(f"local must be 0 or more, and 0 with scalar neurons, got {local} with {neurons} neurons")
+        # The paper doubles the width of the vector encoder beyond its third.
+        width = kit.width(hidden or (2 * 513 if vectors else 513))
         encoders = {"pointnet": ResNetPointNet, "dgcnn": DGCNNFeatures}
         self.encoder = encoders[encoder](neurons, width, k=k, eps=eps)
-        self.pool = kit.POOLS["mean" if turns else "max"](width)
-        self.bend = kit.LeakyReLU(width, slope=0.0, eps=eps)
+        self.pool = kit.POOLS["mean" if vectors else "max"](width)
+        self.activation = kit.LeakyReLU(width, negative_slope=0.0, eps=eps)
         self.to_code = kit.Linear(width, kit.width(code))
-        self.as_vectors = decoder == "invariant" and not turns
+        self.as_vectors = decoder == "invariant" and not vectors
         queries: PlainQueries | InvariantQueries
         if decoder == "plain":
             queries = PlainQueries(code, decoder_hidden)
@@ -322,38 +334,37 @@ class OccupancyNetwork(Model):
         queries: Float[Tensor, "batch queries 3"],
         lengths: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch queries"]:
-        """Give logits of the queries. Clouds shorter than N say so in `lengths`."""
+        """Compute logits of the queries; `lengths` are the numbers of points before padding."""
         return self.decode(self.encode(points, lengths), queries)
 
     def encode(self, points: Float[Tensor, "batch points 3"], lengths: Int[Tensor, " batch"] | None = None) -> Code:
-        """Give the code of each cloud."""
+        """Compute the code of each cloud."""
         mask = mask_of(points, lengths)
         local = self.decoder.local
         fewest = points.shape[1]
-        if lengths is not None and local is not None and readable(lengths) and lengths.numel():
+        if lengths is not None and local is not None and is_concrete(lengths) and lengths.numel():
             fewest = int(lengths.min())
         if local is not None and fewest < local.nearest:
-            raise ValueError(f"a decoder that asks {local.nearest} points got a cloud of {fewest}")
+            raise ValueError(f"the local decoder uses the {local.nearest} nearest points, got a cloud of {fewest}")
         points = points if mask is None else points.where(mask.unsqueeze(-1), 0)
-        check_size(points, LARGEST, "clouds")
+        check_magnitude(points, MAX_COORDINATE, "clouds")
         features = self.encoder(points, mask)
-        overall: Tensor = self.to_code(self.bend(self.pool(features, mask)))
+        overall = self.to_code(self.activation(self.pool(features, mask)))
         if self.as_vectors:
             overall = torch.unflatten(overall, -1, (-1, 3)).mT
         if local is None:
             return Code(overall)
-        # Padding is where nobody asks for it.
-        places = points if mask is None else points.masked_fill(~mask.unsqueeze(-1), torch.inf)
-        return Code(overall, places, local.vectors(features))
+        # Padding at infinity is never among the nearest points.
+        candidates = points if mask is None else points.masked_fill(~mask.unsqueeze(-1), torch.inf)
+        return Code(overall, candidates, local.vectors(features))
 
     def decode(self, code: Code, queries: Float[Tensor, "batch queries 3"]) -> Float[Tensor, "batch queries"]:
-        """Give logits of the queries, from the codes of their shapes."""
+        """Compute logits of the queries from the codes of their shapes."""
         count = code.overall.shape[0]
         if queries.ndim != 3 or queries.shape[-1] != 3 or queries.shape[0] != count:
             raise ValueError(f"{count} codes need queries ({count}, Q, 3), got {tuple(queries.shape)}")
-        check_size(queries, LARGEST, "queries")
-        logits: Tensor = self.decoder(code, queries)
-        return logits
+        check_magnitude(queries, MAX_COORDINATE, "queries")
+        return self.decoder(code, queries)
 
     def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
         return (points, torch.randn_like(points)), ("points", "points")

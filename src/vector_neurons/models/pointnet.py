@@ -1,37 +1,39 @@
-"""PointNet and VN-PointNet: the same few layers at every point, and one pool over all."""
+"""PointNet and VN-PointNet: shared layers at every point, and one pool over all points."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..geometry.neighbours import knn
-from ..nn.functional import masked_max
+from ..geometry.neighbors import knn
+from ..nn._factored import ConcatGlobal
+from ..nn._masked import masked_max
 from ..nn.head import Head
-from ..nn.unbuilt import Everywhere
-from ..typing import BlockOptions, Mask, Neurons, Nonlinearity, Norm, Pool
+from ..typing import Mask, Neurons, Pool
 from .base import (
     Classifier,
     Encoding,
     Inputs,
     JoinScalars,
+    LayerOptions,
     Segmenter,
-    head_norm,
+    inputs_of,
     kit_of,
     lift_all,
-    read_inputs,
+    pool_invariants,
 )
 
-SLOPE = 0.0  # PointNet's non-linearity is ReLU
+NEGATIVE_SLOPE = 0.0  # PointNet's non-linearity is ReLU
 
 
 class TransformNet(nn.Module):
-    """PointNet's T-Net: looks at all points, and changes the features of each by what it saw.
+    """PointNet's T-Net: transforms the features of each point by a function of the whole cloud.
 
-    The scalar one finds a matrix and multiplies each feature by it; the vector one finds vectors, which turn with the
-    cloud, and joins them to each feature. With `edge=k` it starts with two layers on the edges of a graph, as in DGCNN.
+    The scalar one predicts a matrix and multiplies each feature by it; the vector one predicts vectors, which rotate
+    with the cloud, and concatenates them to each feature. With `edge=k` it starts with two layers on the edges of a
+    graph, as in DGCNN.
     """
 
     def __init__(
@@ -52,79 +54,72 @@ class TransformNet(nn.Module):
             self.edges = kit.EdgeConv(channels, [kit.width(64), kit.width(128)], k=edge, pool=pool, **options)
             widths = [kit.width(128), kit.width(1024)]
         self.every = nn.ModuleList(kit.Block(a, b, **options) for a, b in pairwise(widths))
-        self.pool, self.pooled = kit.POOLS[pool](widths[-1]), kit.pooled
+        self.pool, self.block_pool = kit.POOLS[pool](widths[-1]), kit.block_pool
         self.fixed = channels if neurons == "scalar" else None
         out = channels if self.fixed is None else channels**2
         if options.get("norm") == "instance":
-            options["norm"] = "none"  # a whole cloud has no elements left to normalise over
+            options["norm"] = "none"  # a whole cloud has no elements left to normalize over
         self.overall = kit.MLP([widths[-1], kit.width(512), kit.width(256), out], **options)
         self.out_channels = channels if self.fixed is not None else 2 * channels
         if edge is not None:
             nn.init.zeros_(self.overall[-1].weight)  # DGCNN's starts as the identity
 
     def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
-        """Change features `(B, N, ...)`."""
+        """Transform features `(B, N, ...)`."""
         y = x if self.edges is None else self.edges(x, None, mask)
         *first, last = self.every
         for block in first:
             y = block(y, mask)
-        seen: Tensor = self.overall(self.pooled(last, self.pool, y, mask))
+        predicted = self.overall(self.block_pool(last, self.pool, y, mask))
         if self.fixed is None:
-            return torch.cat([x, seen.unsqueeze(1).expand_as(x)], dim=-1)
+            return torch.cat([x, predicted.unsqueeze(1).expand_as(x)], dim=-1)
         identity = torch.eye(self.fixed, dtype=x.dtype, device=x.device)
-        return x @ (seen.view(-1, self.fixed, self.fixed) + identity)
+        return x @ (predicted.view(-1, self.fixed, self.fixed) + identity)
 
 
 class Encoder(nn.Module):
-    """A stem, layers before and after the feature transform, an embedding, and its reading in a frame.
+    """Point-wise blocks around a T-Net, an embedding, and its invariant layer.
 
-    The vector stem is an edge convolution: a cloud lifts to one channel, of which linear maps only make multiples, all
-    on one line, and no layer could tell a point from its direction. Edges bring in other directions. The scalar
-    stem is the classical input transform.
+    The vector network starts with an edge convolution: a lifted cloud has one vector per point, of which linear maps
+    only make multiples, so nothing could tell a point from its direction. The scalar one starts with the classical
+    input transform.
     """
 
     def __init__(
         self,
         neurons: Neurons,
-        before: Sequence[int],
-        after: Sequence[int],
+        widths: Sequence[Sequence[int]],
         embedding: int,
         *,
         k: int,
-        pool: Pool | None,
-        frame: Literal["mlp", "linear"],
-        mean: bool,
-        read_mean: bool | None,
         inputs: Inputs,
-        options: BlockOptions,
+        layers: LayerOptions,
     ) -> None:
         super().__init__()
-        kit, vector = kit_of(neurons), neurons == "vector"
+        kit, vector, options = kit_of(neurons), neurons == "vector", layers.block(NEGATIVE_SLOPE)
         self.lift, self.inputs, self.k = kit.lift, inputs, k
-        pool = pool or ("mean" if vector else "max")
+        pool, (before, after) = layers.pool_of(neurons), widths
         # The classical network keeps its biases beside the norms.
-        layer: dict[str, Any] = {**options} if vector else {**options, "bias": True}
-        net: dict[str, Any] = {"neurons": neurons, "pool": pool, **layer}
+        block: dict[str, Any] = {**options} if vector else {**options, "bias": True}
         channels = kit.width(3) * (1 + inputs.vectors)
-        self.turn = None if vector else TransformNet(3, **net)
+        self.turn = None if vector else TransformNet(3, neurons=neurons, pool=pool, **block)
         self.stem = kit.EdgeConv(channels, kit.width(64), k=k, cross=True, pool=pool, **options) if vector else None
-        widths = [kit.width(64) if vector else channels, *map(kit.width, before)]
-        self.before = nn.ModuleList(kit.Block(a, b, **layer) for a, b in pairwise(widths))
-        self.transform = TransformNet(widths[-1], **net)
-        widths = [self.transform.out_channels, *map(kit.width, after)]
-        self.after = nn.ModuleList(kit.Block(a, b, **layer) for a, b in pairwise(widths))
+        chain = [kit.width(64) if vector else channels, *map(kit.width, before)]
+        self.before = nn.ModuleList(kit.Block(a, b, **block) for a, b in pairwise(chain))
+        self.transform = TransformNet(chain[-1], neurons=neurons, pool=pool, **block)
+        chain = [self.transform.out_channels, *map(kit.width, after)]
+        self.after = nn.ModuleList(kit.Block(a, b, **block) for a, b in pairwise(chain))
         out = kit.width(embedding)
-        self.embed = kit.Linear(widths[-1], out)
-        self.norm = kit.NORMS[options["norm"]](out)
-        if vector and options["norm"] in ("batch", "log-batch"):
-            self.norm.eps = options["eps"]
+        self.embed = kit.Linear(chain[-1], out)
+        self.norm = kit.NORMS[layers.norm](out)
+        if vector and layers.norm in ("batch", "log-batch"):
+            self.norm.eps = layers.eps
         self.level_channels = sum(map(kit.width, [*before, *after]))
-        read_mean = mean if read_mean is None else read_mean
-        self.read = kit.Invariant(out, frame=frame, mean=mean, read_mean=read_mean, **options)
+        self.read = layers.invariant(neurons, out, NEGATIVE_SLOPE)
         self.out_channels: int = self.read.out_channels
 
     def forward(self, points: Tensor, vectors: Tensor | None, mask: Mask | None) -> tuple[Tensor, Tensor]:
-        """Give the joined levels and the embedding, which `read` reads."""
+        """Compute the concatenated levels and the embedding."""
         levels = []
         if self.turn is not None:
             points = self.turn(points, mask)
@@ -142,12 +137,30 @@ class Encoder(nn.Module):
 
 
 class PointNet(Classifier):
-    """Classifies clouds `(B, N, 3)`: logits `(B, classes)`.
+    """PointNet and VN-PointNet for classification.
 
-    `neurons="vector"` is VN-PointNet, whose logits no rotation changes (its edges use cross products, so reflections
-    do); `"scalar"` the classical network with its two T-Nets. The vector network starts from an edge convolution
-    because one channel in would mean one line out; `k` is its number of neighbours. Widths are those of the scalar
-    network. `nonlinearity`, `pool`, `frame`, `mean`, `read_mean` and `eps` as in `DGCNN`.
+    Args:
+        classes: number of logits.
+        neurons: `"vector"` is VN-PointNet, `"scalar"` the classical network with its two T-Nets.
+        k: neighbors per point in the edge convolution with which the vector network starts.
+        widths: channels of the blocks before and after the feature transform, counted in scalars; vector neurons take
+            a third.
+        embedding: channels before the pool over points, counted in scalars.
+        hidden: widths of the head.
+        dropout: of the head.
+        inputs: further vectors (normals) and scalars (colors) of each point.
+        layers: options of all layers, see `LayerOptions`.
+
+    Shape:
+        - points: `(B, N, 3)`
+        - vectors: `(B, N, 3, inputs.vectors)`, scalars: `(B, N, inputs.scalars)`
+        - lengths: `(B,)`, the number of points of each cloud, where clouds are padded to N
+        - out: `(B, classes)`
+
+    Vector neurons: invariant to SO(3) (its edges use cross products, so not to reflections) and permutations.
+
+    >>> vn.models.PointNet(10, k=4, widths=((6,), (12,)), embedding=24)(torch.randn(2, 16, 3)).shape
+    torch.Size([2, 10])
     """
 
     def __init__(
@@ -160,36 +173,46 @@ class PointNet(Classifier):
         embedding: int = 1024,
         hidden: Sequence[int] = (512, 256),
         dropout: float = 0.4,
-        norm: Norm = "batch",
-        nonlinearity: Nonlinearity = "built-in",
-        pool: Pool | None = None,
-        frame: Literal["mlp", "linear"] = "mlp",
-        mean: bool = True,
-        read_mean: bool | None = None,
-        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - a named tuple cannot change
-        eps: float | None = None,
+        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - immutable
+        layers: LayerOptions | Mapping[str, Any] = LayerOptions(),  # noqa: B008 - immutable
     ) -> None:
         super().__init__()
-        inputs = read_inputs(inputs)
-        options: BlockOptions = {"norm": norm, "nonlinearity": nonlinearity, "slope": SLOPE, "eps": eps}
-        more: dict[str, Any] = {"k": k, "pool": pool, "frame": frame, "mean": mean, "inputs": inputs}
-        before, after = widths
-        self.encoder = Encoder(neurons, before, after, embedding, read_mean=read_mean, options=options, **more)
-        self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE, norm=head_norm(norm))
+        inputs, layers = inputs_of(inputs), LayerOptions.of(layers)
+        self.encoder = Encoder(neurons, widths, embedding, k=k, inputs=inputs, layers=layers)
+        scalar_layers: dict[str, Any] = {"negative_slope": NEGATIVE_SLOPE, "norm": layers.head_norm}
+        self.join = JoinScalars(self.encoder.out_channels, inputs, **scalar_layers)
         rates = [*[0.0] * (len(hidden) - 1), dropout]
-        seen = [self.encoder.out_channels, *hidden, classes]
-        self.head = Head(seen, dropout=rates, bias=[True] * (len(hidden) + 1), slope=SLOPE, norm=head_norm(norm))
+        head_widths = [self.encoder.out_channels, *hidden, classes]
+        self.head = Head(head_widths, dropout=rates, bias=[True] * (len(hidden) + 1), **scalar_layers)
 
-    def encode_present(
+    def encode_masked(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Encoding:
         _, features = self.encoder(points, vectors, mask)
-        largest, _, frame = self.join.pooled(self.encoder.read, features, scalars, mask)
+        largest, _, frame = pool_invariants(self.encoder.read, self.join, features, scalars, mask)
         return Encoding(features, frame, largest)
 
 
 class PointNetSegmenter(Segmenter):
-    """Names the part of every point: clouds `(B, N, 3)` and their category `(B,)`, logits `(B, N, parts)`."""
+    """PointNet and VN-PointNet for part segmentation.
+
+    Args:
+        parts: number of logits per point.
+        categories: number of categories of shapes, which the network is told.
+        neurons, k, widths, embedding, hidden, dropout, inputs, layers: as in `PointNet`.
+
+    Shape:
+        - points: `(B, N, 3)`
+        - category: `(B,)`, indices
+        - vectors, scalars, lengths: as in `PointNet`
+        - out: `(B, N, parts)`
+
+    Vector neurons: invariant to SO(3), equivariant to permutations.
+
+    >>> network = vn.models.PointNetSegmenter(50, 16, k=4, widths=((6,), (12,)), embedding=24)
+    >>> network(torch.randn(2, 16, 3), torch.tensor([0, 5])).shape
+    torch.Size([2, 16, 50])
+    """
 
     def __init__(
         self,
@@ -202,37 +225,27 @@ class PointNetSegmenter(Segmenter):
         embedding: int = 2048,
         hidden: Sequence[int] = (256, 256, 128),
         dropout: float = 0.0,
-        norm: Norm = "batch",
-        nonlinearity: Nonlinearity = "built-in",
-        pool: Pool | None = None,
-        frame: Literal["mlp", "linear"] = "mlp",
-        mean: bool = True,
-        read_mean: bool | None = None,
-        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - a named tuple cannot change
-        eps: float | None = None,
+        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - immutable
+        layers: LayerOptions | Mapping[str, Any] = LayerOptions(),  # noqa: B008 - immutable
     ) -> None:
         super().__init__()
-        inputs = read_inputs(inputs)
+        inputs, layers = inputs_of(inputs), LayerOptions.of(layers)
         self.categories = categories
-        options: BlockOptions = {"norm": norm, "nonlinearity": nonlinearity, "slope": SLOPE, "eps": eps}
-        more: dict[str, Any] = {"k": k, "pool": pool, "frame": frame, "mean": mean, "inputs": inputs}
-        before, after = widths
-        self.encoder = Encoder(neurons, before, after, embedding, read_mean=read_mean, options=options, **more)
-        self.join = JoinScalars(self.encoder.out_channels, inputs, slope=SLOPE, norm=head_norm(norm))
+        self.encoder = Encoder(neurons, widths, embedding, k=k, inputs=inputs, layers=layers)
+        scalar_layers: dict[str, Any] = {"negative_slope": NEGATIVE_SLOPE, "norm": layers.head_norm}
+        self.join = JoinScalars(self.encoder.out_channels, inputs, **scalar_layers)
         local = self.encoder.level_channels * (3 if neurons == "vector" else 1)
-        seen = [2 * self.encoder.out_channels + categories + local, *hidden, parts]
-        self.head = Head(
-            seen, dropout=[dropout] * len(hidden), bias=[True] * (len(hidden) + 1), slope=SLOPE, norm=head_norm(norm)
-        )
+        head_widths = [2 * self.encoder.out_channels + categories + local, *hidden, parts]
+        rates, bias = [dropout] * len(hidden), [True] * (len(hidden) + 1)
+        self.head = Head(head_widths, dropout=rates, bias=bias, **scalar_layers)
 
-    def segment_present(
+    def segment_masked(
         self, points: Tensor, category: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Tensor:
         levels, embedded = self.encoder(points, vectors, mask)
-        invariants, frame = self.encoder.read.with_frame(embedded, mask)
+        invariants, frame = self.encoder.read(embedded, mask, return_frame=True)
         invariants = self.join(invariants, scalars, mask)
         overall = masked_max(invariants, mask)
         kind = nn.functional.one_hot(category, self.categories).to(overall.dtype)
-        own = torch.cat([self.encoder.read.read(levels, frame), invariants], dim=-1)
-        logits: Tensor = self.head(Everywhere(torch.cat([overall, kind], dim=-1), own), mask)
-        return logits
+        own = torch.cat([self.encoder.read.project(levels, frame), invariants], dim=-1)
+        return self.head(ConcatGlobal(torch.cat([overall, kind], dim=-1), own), mask)

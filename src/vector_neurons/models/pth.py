@@ -1,4 +1,4 @@
-"""Read a `.pth` file of plain weights; what it would build is checked before anything is built.
+"""Read a `.pth` file of plain weights, after checking what it would allocate.
 
 `torch.load(weights_only=True)` runs no code of the file, but it does allocate what the file asks for: a few bytes can
 declare tensors, or a `bytearray`, of any size. So the pickle is first read by an unpickler that makes nothing, and
@@ -31,14 +31,14 @@ TENSOR_KINDS = {
     "_rebuild_sparse_tensor": "a sparse tensor",
     "_rebuild_sparse_csr_tensor": "a sparse tensor",
     "_rebuild_qtensor": "a quantized tensor",
-    "_rebuild_meta_tensor_no_storage": "a tensor without numbers (of the device meta)",
+    "_rebuild_meta_tensor_no_storage": "a tensor without values (of the device meta)",
     "_rebuild_nested_tensor": "a nested tensor",
     "bytearray": "a bytearray",
 }
 
 
 class CheckpointError(ValueError):
-    """Something that is none of the authors' checkpoints; the message is one line."""
+    """A file or state dict that is not one of the authors' checkpoints; the message is one line."""
 
 
 class _RefusedError(Exception):
@@ -167,7 +167,7 @@ class _Dry(pickle._Unpickler):  # the one in C allocates what lengths declare
                 if room < 0 or self.seen[key] != count * item:
                     raise _RefusedError(f"it declares a tensor of {count:,} numbers, which it does not hold")
                 return _Storage(count)
-        raise _RefusedError("it holds no tensors as torch writes them")
+        raise _RefusedError("its tensors are not as torch writes them")
 
 
 def _encode(text: str, *_: Any) -> bytes:
@@ -180,9 +180,9 @@ def _rebuild(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> None
     match storage, offset, size, stride:
         case (_Storage(count), int(), tuple(), tuple()) if len(size) == len(stride) <= DIMENSIONS_MAX:
             if not all(isinstance(n, int) and n >= 0 for n in (offset, *size, *stride)):
-                raise _RefusedError("it declares a tensor of a shape that there is not")
+                raise _RefusedError("it declares a tensor of an impossible shape")
             last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
             if 0 not in size and (last >= count or math.prod(size) > count):
                 raise _RefusedError(f"it declares a tensor of {math.prod(size):,} numbers, which it does not hold")
             return None
-    raise _RefusedError("it holds no tensors as torch writes them")
+    raise _RefusedError("its tensors are not as torch writes them")

@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..typing import Neurons
+from ..typing import Neurons, Pool
 from . import pth
-from .base import Model
+from .base import LayerOptions, Model
 from .occupancy import OccupancyNetwork
 from .pth import CheckpointError
-from .reference_names import BLOCK, NETWORKS, OCCUPANCY, Names, Network
+from .reference_names import BLOCK, NETWORKS, OCCUPANCY, Names, ReferenceNetwork
 
-# Where the authors' code differs from the paper: an absolute eps, and VN-In over [V, mean] instead of V.
-LEGACY: dict[str, Any] = {"eps": 1e-6, "read_mean": True}
+LEGACY_EPS = 1e-6  # the authors' code adds it to lengths; the paper has none
 REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 SHOWN = 3  # names of each kind in a message
 
@@ -33,8 +32,10 @@ ELSEWHERE = {
 def load(source: str | Path | Mapping[str, Any], *, k: int | None = None, legacy: bool = True) -> Model:
     """Turn one of the authors' checkpoints, a file or a state dict, into our model, in evaluation mode.
 
-    `k` is the number of neighbours it was trained with, which no checkpoint tells (default: the paper's). With
-    `legacy` the outputs are the authors' own; without, their absolute eps is left out, as in the paper.
+    Args:
+        source: the `.pth` file, or a state dict.
+        k: number of neighbors it was trained with, which checkpoints do not record; by default the paper's.
+        legacy: reproduce the authors' outputs; False leaves out their absolute eps, as in the paper.
     """
     state = _unwrapped(pth.read(Path(source)) if isinstance(source, str | Path) else source)
     for mark, what in ELSEWHERE.items():
@@ -42,20 +43,21 @@ def load(source: str | Path | Mapping[str, Any], *, k: int | None = None, legacy
             raise CheckpointError(f"this is {what}")
     if "encoder.fc_c.weight" in state or "encoder.fc_c.map_to_feat.weight" in state:
         return _occupancy(state, k=k, legacy=legacy)
-    title, network = _recognise(state)
+    title, network = _recognize(state)
     last = state[network.last]
     outputs = last.shape[0] if last.ndim and last.numel() else 1  # an empty tensor could have any shape
     arguments: dict[str, Any] = {} if k is None else {"k": k}
     if network.neurons == "vector":
-        arguments |= LEGACY if legacy else {**LEGACY, "eps": None}
-        arguments["pool"] = "max" if network.pool in state else "mean"
+        pool: Pool = "max" if network.pool in state else "mean"
+        # Their VN-In projects [V, mean], where the paper has V.
+        arguments["layers"] = LayerOptions(pool=pool, project_mean=True, eps=LEGACY_EPS if legacy else None)
     else:
         arguments["neurons"] = "scalar"
     renamed = {ours: tensor for ours, tensor in ((_rename(name, network), t) for name, t in state.items()) if ours}
 
     def change(weights: dict[str, Tensor]) -> None:
         if network.first:
-            weights[network.first] = _reorder(weights[network.first], network.reads)
+            weights[network.first] = _reorder(weights[network.first], network.groups)
         if network.identity:
             bias = weights[network.identity]
             weights[network.identity] = bias - torch.eye(3, dtype=bias.dtype).flatten()
@@ -84,13 +86,13 @@ def _occupancy(state: Mapping[str, Tensor], *, k: int | None, legacy: bool) -> M
             hidden=3 * hidden if vector else hidden,
             decoder_hidden=logits.shape[1],
             invariants="product",
-            eps=1e-6 if legacy and vector else None,
+            eps=LEGACY_EPS if legacy and vector else None,
             k=20 if k is None else k,
         )
 
     def change(weights: dict[str, Tensor]) -> None:
         for name in ("linear_in", "shortcut") if not vector else ():
-            for block in range(1, 5):  # they put the pool after a point's own numbers, we before
+            for block in range(1, 5):  # they concatenate the pool behind a point's own features, we before them
                 weight = f"encoder.blocks.{block}.{name}.weight"
                 weights[weight] = torch.cat(weights[weight].tensor_split(2, dim=1)[::-1], dim=1)
 
@@ -160,13 +162,13 @@ def _unwrapped(source: Any) -> dict[str, Tensor]:
         usual = {torch.int64} if name.endswith("num_batches_tracked") else REAL
         if tensor.layout != torch.strided or tensor.is_meta or tensor.dtype not in usual:
             kind = f"{tensor.layout}, {tensor.dtype}, {tensor.device}".replace("torch.", "")
-            raise CheckpointError(f"{name[:100]!r} is no dense tensor of real numbers ({kind}), as weights are")
+            raise CheckpointError(f"{name[:100]!r} must be a dense tensor of floating-point numbers, got {kind}")
         if not tensor.isfinite().all():
             raise CheckpointError(f"{name[:100]!r} holds NaN or infinite numbers: its training had diverged")
     return state
 
 
-def _recognise(state: Mapping[str, Tensor]) -> tuple[str, Network]:
+def _recognize(state: Mapping[str, Tensor]) -> tuple[str, ReferenceNetwork]:
     for title, network in NETWORKS.items():
         if all(mark in state for mark in (*network.marks, network.last)):
             return title, network
@@ -174,7 +176,7 @@ def _recognise(state: Mapping[str, Tensor]) -> tuple[str, Network]:
     raise CheckpointError(f"the checkpoint is none of the authors' networks ({titles})")
 
 
-def _rename(name: str, network: Network) -> str:
+def _rename(name: str, network: ReferenceNetwork) -> str:
     return _rename_by(network.names, name)
 
 
@@ -200,9 +202,9 @@ def _swapped(names: Names, name: str) -> str:
     return name
 
 
-def _reorder(weight: Tensor, reads: tuple[tuple[int, int], ...]) -> Tensor:
+def _reorder(weight: Tensor, groups: tuple[tuple[int, int], ...]) -> Tensor:
     """Columns from channel by channel to frame vector by frame vector, in each group of invariants."""
-    groups = torch.split(weight, [columns for _, columns in reads], dim=1)
+    columns = torch.split(weight, [count for _, count in groups], dim=1)
     return torch.cat(
-        [g.view(-1, c, 3).mT.flatten(1) if c else g for g, (c, _) in zip(groups, reads, strict=True)], dim=1
+        [x.view(-1, c, 3).mT.flatten(1) if c else x for x, (c, _) in zip(columns, groups, strict=True)], dim=1
     )

@@ -1,7 +1,7 @@
-"""The networks of the authors' repositories: how to tell them, and what their parameters are called here.
+"""The networks of the authors' repositories: how to recognize them, and the names of their parameters here.
 
-Names are pairs of prefixes, theirs and ours; the first that applies counts. Nothing as ours: the same tensors a second
-time, under another name.
+Names are pairs of prefixes, theirs and ours; the first that matches counts. An empty name of ours drops a tensor that
+is stored a second time under another name.
 """
 
 from typing import NamedTuple
@@ -14,16 +14,16 @@ from .pointnet import PointNet, PointNetSegmenter
 Names = tuple[tuple[str, str], ...]
 
 
-class Network(NamedTuple):
-    """How to recognise one of the authors' networks, and what becomes of its parameters."""
+class ReferenceNetwork(NamedTuple):
+    """How to recognize one of the authors' networks, and how to rename its parameters."""
 
     model: type[Model]
     marks: tuple[str, ...]  # parameters only this network has
     names: Names
     last: str  # the parameter whose first axis counts the outputs
     pool: str = ""  # a parameter it has with max pooling only
-    first: str = ""  # our parameter that reads invariants ...
-    reads: tuple[tuple[int, int], ...] = ()  # ... in groups: (vectors, or 0 for plain numbers; columns)
+    first: str = ""  # our weight whose input are invariants ...
+    groups: tuple[tuple[int, int], ...] = ()  # ... in groups: (vectors, or 0 for other scalars; columns)
     neurons: Neurons = "vector"
     identity: str = ""  # our bias that there has an identity matrix added
 
@@ -83,7 +83,7 @@ SEGMENTED: Names = (  # the end of both DGCNNs for part segmentation
 )
 
 NETWORKS = {
-    "VN-DGCNN, classification": Network(
+    "VN-DGCNN, classification": ReferenceNetwork(
         DGCNN,
         ("conv5.map_to_feat.weight", "linear1.weight"),
         (
@@ -98,7 +98,7 @@ NETWORKS = {
         "head.blocks.0.linear.weight",
         ((682, 2046), (682, 2046)),
     ),
-    "VN-DGCNN, part segmentation": Network(
+    "VN-DGCNN, part segmentation": ReferenceNetwork(
         DGCNNSegmenter,
         ("conv6.map_to_feat.weight", "conv11.weight"),
         (
@@ -113,7 +113,7 @@ NETWORKS = {
         "head.blocks.0.linear.weight",
         ((682, 2046), (0, 64), (63, 189)),
     ),
-    "VN-PointNet, classification": Network(
+    "VN-PointNet, classification": ReferenceNetwork(
         PointNet,
         ("feat.conv_pos.map_to_feat.weight", "fc3.weight"),
         (
@@ -130,7 +130,7 @@ NETWORKS = {
         "head.blocks.0.linear.weight",
         ((682, 2046),),
     ),
-    "VN-PointNet, part segmentation": Network(
+    "VN-PointNet, part segmentation": ReferenceNetwork(
         PointNetSegmenter,
         ("conv_pos.map_to_feat.weight", "convs4.weight"),
         (
@@ -147,7 +147,7 @@ NETWORKS = {
         "head.blocks.0.linear.weight",
         ((1364, 4092), (0, 16), (275, 825), (1364, 4092)),
     ),
-    "DGCNN, classification": Network(
+    "DGCNN, classification": ReferenceNetwork(
         DGCNN,
         ("conv5.0.weight", "linear1.weight"),
         (
@@ -161,7 +161,7 @@ NETWORKS = {
         "linear3.weight",
         neurons="scalar",
     ),
-    "DGCNN, part segmentation": Network(
+    "DGCNN, part segmentation": ReferenceNetwork(
         DGCNNSegmenter,
         ("transform_net.transform.weight", "conv11.weight"),
         (
@@ -183,7 +183,7 @@ NETWORKS = {
         neurons="scalar",
         identity="turn.overall.2.bias",
     ),
-    "PointNet, classification": Network(
+    "PointNet, classification": ReferenceNetwork(
         PointNet,
         ("feat.stn.fc3.weight", "fc3.weight"),
         (
@@ -198,7 +198,7 @@ NETWORKS = {
         "fc3.weight",
         neurons="scalar",
     ),
-    "PointNet, part segmentation": Network(
+    "PointNet, part segmentation": ReferenceNetwork(
         PointNetSegmenter,
         ("stn.fc3.weight", "convs4.weight"),
         (
@@ -220,21 +220,21 @@ def _occupancy(feat: str, act: str) -> Names:
     """Their occupancy networks; vector layers have `feat` and `act` after their names."""
     vector = bool(feat)
     stem: Names = (("encoder.conv_pos.", "encoder.stem.blocks.0."),) if vector else ()
-    bends: Names = tuple(
-        (f"encoder.block_{i}.actvn_{j}.{act}", f"encoder.blocks.{i}.bend_{way}.direction.")
+    activations: Names = tuple(
+        (f"encoder.block_{i}.actvn_{j}.{act}", f"encoder.blocks.{i}.activation_{way}.direction.")
         for i in range(5)
         for j, way in enumerate(("in", "out"))
     )
     return (
         *stem,
         (f"encoder.fc_pos.{feat}", "encoder.embed."),
-        *(bends if vector else ()),
+        *(activations if vector else ()),
         *(
             (f"encoder.block_{i}.{theirs}.{feat}", f"encoder.blocks.{i}.{ours}.")
             for i in range(5)
             for theirs, ours in (("fc_0", "linear_in"), ("fc_1", "linear_out"), ("shortcut", "shortcut"))
         ),
-        *(((f"encoder.actvn_c.{act}", "bend.direction."),) if vector else ()),
+        *(((f"encoder.actvn_c.{act}", "activation.direction."),) if vector else ()),
         (f"encoder.fc_c.{feat}", "to_code."),
         ("decoder.c_in.map_to_feat.", "decoder.queries.partner."),
         ("decoder.fc_in.", "decoder.queries.linear."),

@@ -1,15 +1,15 @@
 """A model in a folder: `model.safetensors` (weights), `config.json` (how to build it, and what its outputs mean), and
-`checksums.json` (which `load` verifies)."""
+`checksums.json` (which `load` verifies). Nothing in the folder is executed."""
 
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch import nn
@@ -26,33 +26,45 @@ from .._files import (
 )
 from . import MODELS
 from .base import Model
+from .occupancy import OccupancyNetwork
 
-FORMAT = 1
+FORMAT = 2
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 BEST = "best"  # the folder of the best model in that of a run
 CONFIG_MAX_BYTES = 2**20
+CONVERT = "convert it with benchmarks/rename_settings.py"
+
+M = TypeVar("M", bound=Model)
 
 
 class StoreError(ValueError):
-    """A folder that holds no usable model; the message is one line."""
+    """A folder without a usable model, or a model that cannot be saved; the message is one line."""
 
 
 @dataclass(frozen=True)
-class Meaning:
-    """What a model's inputs and outputs stand for."""
+class Metadata:
+    """What a model's inputs and outputs stand for.
 
-    classes: Sequence[str] | None = None  # names of the outputs
-    normalisation: str = (
-        "unit_ball"  # how clouds were normalised in training: a function of geometry.sampling, or "none"
-    )
-    up: str = "z"  # the axis that pointed up in training
-    points: int | None = None  # points of a cloud in training
-    threshold: float | None = None  # the probability above which a place counts as inside
-    categories: Sequence[str] | None = None  # of a segmenter, names of the categories that it is told
-    drawn_from: str | None = None  # a digest of the shapes from which the training set was drawn, if it was
+    Args:
+        classes: names of the outputs.
+        normalization: how clouds were normalized in training: a function of `geometry.sampling`, or `"none"`.
+        up: the axis that pointed up in training.
+        points: number of points of a cloud in training.
+        threshold: the probability above which a query point counts as inside.
+        categories: names of the categories that a segmenter is told.
+        drawn_from: a digest of the shapes from which the training set was drawn.
+    """
+
+    classes: Sequence[str] | None = None
+    normalization: str = "unit_ball"
+    up: str = "z"
+    points: int | None = None
+    threshold: float | None = None
+    categories: Sequence[str] | None = None
+    drawn_from: str | None = None
 
     def check(self) -> None:
-        """Refuse what is not of its type, or was changed by hand."""
+        """Refuse values of the wrong type or range."""
 
         def words(x: Any) -> bool:
             return x is None or (isinstance(x, list | tuple) and all(isinstance(word, str) for word in x))
@@ -61,7 +73,7 @@ class Meaning:
         right = {
             "classes": words(self.classes),
             "categories": words(self.categories),
-            "normalisation": isinstance(self.normalisation, str),
+            "normalization": isinstance(self.normalization, str),
             "up": self.up in ("x", "y", "z"),
             "drawn_from": self.drawn_from is None or isinstance(self.drawn_from, str),
             "points": points is None or (type(points) is int and points > 0),
@@ -72,20 +84,28 @@ class Meaning:
                 raise ValueError(f"{name} is {str(getattr(self, name))[:60]!r}")
 
 
-MEANING = tuple(field.name for field in fields(Meaning))
+def save(model: Model, folder: str | Path, metadata: Metadata | None = None) -> None:
+    """Save a network to a folder, from which `vn.load` rebuilds it.
 
+    Files already there are replaced when all new ones are written, and not before.
 
-def save(model: Model, folder: str | Path, meaning: Meaning | None = None) -> None:
-    """Write the model to a folder, made if need be. What was there is replaced when all is written, and not before.
+    Args:
+        model: a network of this library, or of your own if it derives from `vn.models.Model`.
+        folder: is created if missing.
+        metadata: what its outputs stand for; by default what it was loaded with.
 
-    Without a `meaning`, a model that was loaded keeps its own.
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     vn.save(vn.models.PointNet(10, embedding=24), folder)
+    ...     print(vn.load(folder).arguments["classes"])
+    10
     """
     folder = Path(folder)
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as part:
-            write(model, Path(part), meaning)
+            write(model, Path(part), metadata)
             write_checksums(Path(part), (WEIGHTS, CONFIG))
             for name in (WEIGHTS, CONFIG, CHECKSUMS):
                 os.replace(Path(part) / name, folder / name)
@@ -97,41 +117,73 @@ def save(model: Model, folder: str | Path, meaning: Meaning | None = None) -> No
         raise
 
 
-def write(model: Model, folder: Path, meaning: Meaning | None = None) -> None:
-    """Write the model to a new folder, for somebody who sees to the checksums."""
+def write(model: Model, folder: Path, metadata: Metadata | None = None) -> None:
+    """Write the files of a model to a new folder, without checksums."""
     from importlib.metadata import version
 
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    if type(model).__name__ not in MODELS:
-        raise StoreError(f"cannot save a {type(model).__name__}: models are {', '.join(MODELS)}")
-    known: Meaning = meaning or model.meaning or Meaning()
+    if not isinstance(model, Model):
+        raise StoreError(
+            f"cannot save a {type(model).__name__}: derive it from vector_neurons.models.Model in place of torch.nn.Module"
+        )
+    metadata = metadata or model.metadata or Metadata()
     try:
-        known.check()
+        metadata.check()
     except ValueError as error:
         raise StoreError(f"cannot save the model: its {error}") from error
     config = {
         "format": FORMAT,
         "class": type(model).__name__,
-        "arguments": {k: v._asdict() if hasattr(v, "_asdict") else v for k, v in model.arguments.items()},
+        "arguments": _plain(model.arguments),
         "version": version("vector-neurons"),
-        **asdict(known),
+        **asdict(metadata),
     }
-    described = json.dumps(config, indent=2, default=int) + "\n"  # a number of classes may come from NumPy
+    try:
+        text = json.dumps(config, indent=2, default=_integer) + "\n"
+    except TypeError as error:
+        raise StoreError(
+            f"cannot save a {type(model).__name__}: an argument of its constructor is not a number, string, list, dict "
+            f"or None ({first_line(error)})"
+        ) from error
     weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     try:
         save_file(weights, folder / WEIGHTS)
     except SafetensorError as error:  # how it reports a full disk
         raise OSError(f"{folder / WEIGHTS} cannot be written: {first_line(error)}") from error
-    (folder / CONFIG).write_text(described)
+    (folder / CONFIG).write_text(text)
     shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors writes for the user alone
 
 
-def load(folder: str | Path) -> nn.Module:
-    """Build the model saved in a folder, in evaluation mode; `model.meaning` says what its outputs stand for.
+def _plain(value: Any) -> Any:
+    """Named tuples and dataclasses as dicts, for JSON."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if hasattr(value, "_asdict"):
+        return value._asdict()
+    return {k: _plain(v) for k, v in value.items()} if isinstance(value, dict) else value
 
-    The folder of a run stands for its best model. A file that changed since it was saved is refused.
+
+def _integer(value: Any) -> int:
+    """NumPy's integers, such as a number of classes."""
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{type(value).__name__} is not JSON serializable")
+    return int(value)
+
+
+@overload
+def load(folder: str | Path) -> Model: ...
+@overload
+def load(folder: str | Path, model: type[M]) -> M: ...
+def load(folder: str | Path, model: type[Model] | None = None) -> Model:
+    """Load a network saved by `vn.save` or `vn train`, in evaluation mode; no code of the folder is executed.
+
+    Args:
+        folder: of a model, or of a training run, for its best model. A file that changed since it was saved is refused.
+        model: the class of the network, for a network of your own; it may be left out if the class has been imported.
+
+    `model.metadata` of the result says what its outputs stand for.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -146,39 +198,69 @@ def load(folder: str | Path) -> nn.Module:
         shapes = _shapes(weights)
     except FileError as error:
         raise StoreError(str(error)) from error
-    build = MODELS[config["class"]]
-    # A description may be damaged in any way, and then fail in any way.
+    build = _class_of(config["class"], model, folder)
+    # A damaged config may fail in any way.
     try:
         _check_sizes(config["arguments"], len(shapes))
-        meaning = Meaning(**{k: config[k] for k in MEANING if k in config})
-        meaning.check()
-        with torch.device("meta"):  # sizes without memory: what the description asks for may be any size
+        metadata = Metadata(**{field.name: config[field.name] for field in fields(Metadata) if field.name in config})
+        metadata.check()
+        # Sizes without memory: a damaged config may ask for any. A user's network need not build on the meta device.
+        with torch.device("meta" if build in MODELS.values() else "cpu"):
             planned = {name: tuple(tensor.shape) for name, tensor in build(**config["arguments"]).state_dict().items()}
     except Exception as error:
         raise StoreError(f"{folder / CONFIG} does not describe a {config['class']}: {first_line(error)}") from error
     if different := _difference(planned, shapes):
         raise StoreError(f"{weights} does not fit {CONFIG}: {different}")
     try:
-        model, state = build(**config["arguments"]), load_file(weights)
+        loaded, state = build(**config["arguments"]), load_file(weights)
         dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
         if len(dtypes) == 1:
-            model.to(dtypes.pop())
-        model.load_state_dict(state)
+            loaded.to(dtypes.pop())
+        loaded.load_state_dict(state)
     except (SafetensorError, OSError, RuntimeError) as error:
         raise StoreError(f"{weights} is damaged: {first_line(error)}") from error
-    model.meaning = meaning
-    return model.eval()
+    loaded.metadata = metadata
+    return loaded.eval()
 
 
-def pretrained(name: str) -> nn.Module:
-    """A model that comes with the package, in float32 and evaluation mode.
+def _class_of(name: str, given: type[Model] | None, folder: Path) -> type[Model]:
+    """The class of a saved model: of this library, given by the user, or of this name among the imported ones."""
+    if given is not None:
+        if given.__name__ != name:
+            raise StoreError(f"{folder} holds a {name}, not a {given.__name__}")
+        return given
+    if name in MODELS:
+        return MODELS[name]
+    own = {cls for cls in _subclasses(Model) if cls.__name__ == name}
+    if len(own) != 1:
+        problem = "several imported classes have this name" if own else "which is not a network of this library"
+        raise StoreError(f"{folder} holds a {name}: {problem}; pass its class: vn.load(folder, {name})")
+    return own.pop()
 
-    `"reconstruction"` is an occupancy network that has seen scanned household objects, whole and from one side.
+
+def _subclasses(cls: type[Model]) -> Iterator[type[Model]]:
+    for derived in cls.__subclasses__():
+        yield derived
+        yield from _subclasses(derived)
+
+
+@overload
+def pretrained(name: Literal["reconstruction"]) -> OccupancyNetwork: ...
+@overload
+def pretrained(name: str) -> Model: ...
+def pretrained(name: str) -> Model:
+    """Load a trained network that comes with the package, in float32 and evaluation mode.
+
+    Args:
+        name: `"reconstruction"` is an occupancy network trained on scanned household objects, whole and from one side.
+
+    >>> vn.pretrained("reconstruction").metadata.points
+    300
     """
     folder = Path(__file__).parents[1] / "pretrained"
     known = sorted(config.parent.name for config in folder.glob(f"*/{CONFIG}"))
     if name not in known:
-        raise StoreError(f"the package has no model {name!r}, only {', '.join(known)}")
+        raise StoreError(f"unknown pretrained model {name!r}: choose {' or '.join(known)}")
     return load(folder / name).float()
 
 
@@ -192,16 +274,17 @@ def _model_folder(folder: Path) -> Path:
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.exists():
-        raise StoreError(f"{folder} holds no model: there is no {CONFIG}")
+        raise StoreError(f"{folder} is not a saved model: it has no {CONFIG}")
     config = read_json(path, CONFIG_MAX_BYTES)
     if isinstance(config, dict) and {"task", "recipe"} <= config.keys():
-        raise StoreError(f"{folder} is a run that has no best model yet: it is written after the first epoch")
+        raise StoreError(f"{folder} is a run without a best model yet: it is written after the first epoch")
     if not isinstance(config, dict) or "class" not in config or not isinstance(config.get("arguments"), dict):
-        raise StoreError(f"{path} describes no model: it names no class and arguments")
+        raise StoreError(f"{path} is not the config of a model: it has no class and arguments")
     if config.get("format") != FORMAT:
-        raise StoreError(f"{path} has format {config.get('format')!r}, this version reads {FORMAT}: update the package")
-    if not isinstance(config["class"], str) or config["class"] not in MODELS:
-        raise StoreError(f"{path} names an unknown class {config['class']!r}: models are {', '.join(MODELS)}")
+        advice = CONVERT if config.get("format") == 1 else "update the package"
+        raise StoreError(f"{path} has format {config.get('format')!r}, this version reads {FORMAT}: {advice}")
+    if not isinstance(config["class"], str):
+        raise StoreError(f"{path} names an unknown class {config['class']!r}")
     return config
 
 
@@ -218,11 +301,11 @@ def _shapes(weights: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _check_sizes(arguments: Any, tensors: int) -> None:
-    """Refuse more layers than there are tensors: building them could take for ever."""
+    """Refuse more layers than there are tensors: building them could take forever."""
     if isinstance(arguments, dict):
-        for name in ("layers", "blocks"):
+        for name in ("depth", "blocks"):
             if isinstance(arguments.get(name), int) and arguments[name] > tensors:
-                raise ValueError(f"{arguments[name]:,} {name}, but the file has {tensors} tensors")
+                raise ValueError(f"{name} is {arguments[name]:,}, but the file has {tensors} tensors")
         arguments = list(arguments.values())
     if isinstance(arguments, list):
         if len(arguments) > max(tensors, 64):
@@ -232,12 +315,11 @@ def _check_sizes(arguments: Any, tensors: int) -> None:
 
 
 def difference(planned: nn.Module, found: nn.Module) -> str:
-    """The first way in which the parameters of two models differ in name or shape, or nothing."""
+    """The first difference between the parameters of two models, in name or shape; empty if there is none."""
     return _difference(*({name: tuple(x.shape) for name, x in m.state_dict().items()} for m in (planned, found)))
 
 
 def _difference(planned: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> str:
-    """The first way in which the tensors of a file differ from those of a model, or nothing."""
     for name in sorted(planned.keys() | found.keys()):
         if name not in found:
             return f"it has no {name}"

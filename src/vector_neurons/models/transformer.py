@@ -1,4 +1,4 @@
-"""VN-Transformer: attention whose weights are inner products of whole lists of vectors."""
+"""VN-Transformer: attention whose scores are inner products of vector features."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -6,20 +6,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..geometry.neighbours import knn
-from ..nn.functional import masked_max, masked_mean
+from ..geometry.neighbors import knn
+from ..nn._masked import masked_max, masked_mean
 from ..nn.head import Head
 from ..typing import Mask, Neurons
-from .base import Classifier, Encoding, Inputs, JoinScalars, kit_of, lift_all, read_inputs
+from .base import Classifier, Encoding, Inputs, JoinScalars, kit_of, lift_all, inputs_of
 
-SLOPE = 0.2
+NEGATIVE_SLOPE = 0.2
 
 
 class Attention(nn.Module):
-    """Multi-head attention. A query and a key of vectors meet in their Frobenius product, which no rotation changes.
+    """Multi-head attention. The score of a query and a key is their Frobenius inner product, which is invariant.
 
-    That product is the ordinary one of the flattened lists, so torch's own attention does the work for both kinds of
-    neurons.
+    It equals the ordinary inner product of the flattened features, so torch's attention serves both kinds of neurons.
     """
 
     def __init__(self, kit: Any, channels: int, heads: int) -> None:
@@ -37,35 +36,56 @@ class Attention(nn.Module):
 
         value = split(self.value(x))
         parts = (split(self.query(x)).flatten(3), split(self.key(x)).flatten(3), value.flatten(3))
-        seen = None if mask is None else mask[:, None, None]
-        mixed = nn.functional.scaled_dot_product_attention(*parts, attn_mask=seen)
-        joined: Tensor = self.out(mixed.view(value.shape).movedim(1, -2).flatten(-2))
-        return joined
+        attn_mask = None if mask is None else mask[:, None, None]
+        mixed = nn.functional.scaled_dot_product_attention(*parts, attn_mask=attn_mask)
+        return self.out(mixed.view(value.shape).movedim(1, -2).flatten(-2))
 
 
 class EncoderLayer(nn.Module):
-    """Attention, then a two-layer network at every point; each added to what it was given, each after a layer norm."""
+    """Attention, then a two-layer MLP at every point; both residual, both after a layer norm."""
 
     def __init__(self, kit: Any, channels: int, heads: int) -> None:
         super().__init__()
         self.norms = nn.ModuleList([kit.LayerNorm(channels), kit.LayerNorm(channels)])
         self.attention = Attention(kit, channels, heads)
-        self.network = kit.MLP([channels, 2 * channels, channels], norm="none", slope=SLOPE)
+        self.network = kit.MLP([channels, 2 * channels, channels], norm="none", negative_slope=NEGATIVE_SLOPE)
 
     def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
         """Refine the features of all points."""
         x = x + self.attention(self.norms[0](x, mask), mask)
-        refined: Tensor = x + self.network(self.norms[1](x, mask), mask)
-        return refined
+        return x + self.network(self.norms[1](x, mask), mask)
 
 
 class VNTransformer(Classifier):
-    """Classifies clouds `(B, N, 3)` by attention among all points: logits `(B, classes)`.
+    """VN-Transformer for classification: attention among all points.
 
-    An edge convolution on `k` neighbours lifts the points, `layers` encoder layers of `heads` heads refine them, the
-    invariant layer reads them, and `pool` (`"mean"`, `"max"`, or `"attention"`, a learned weighted mean) joins the
-    points. `width` is that of the scalar twin (`neurons="scalar"`), an ordinary point transformer of the same shape,
-    and must divide so that vectors and heads come out whole. No rotation or reflection changes the vector network.
+    An edge convolution lifts the points, encoder layers refine them, the invariant layer makes scalars of them, and a
+    pool over points precedes the head.
+
+    Args:
+        classes: number of logits.
+        neurons: `"vector"`, or `"scalar"` for an ordinary point transformer of the same shape.
+        k: neighbors per point in the edge convolution.
+        width: channels, counted in scalars: a multiple of 3 (for vectors) times `heads`.
+        heads: attention heads.
+        depth: encoder layers.
+        hidden: width of the head.
+        dropout: of the head.
+        pool: over points: `"mean"`, `"max"`, or `"attention"`, a learned weighted mean.
+        frame: how the invariant layer learns its frame, `"mlp"` or `"linear"`.
+        mean: whether the frame also depends on the mean over the cloud.
+        inputs: further vectors (normals) and scalars (colors) of each point.
+
+    Shape:
+        - points: `(B, N, 3)`
+        - vectors: `(B, N, 3, inputs.vectors)`, scalars: `(B, N, inputs.scalars)`
+        - lengths: `(B,)`, the number of points of each cloud, where clouds are padded to N
+        - out: `(B, classes)`
+
+    Vector neurons: invariant to O(3) and permutations.
+
+    >>> vn.models.VNTransformer(10, k=4, width=12, heads=2, depth=1)(torch.randn(2, 16, 3)).shape
+    torch.Size([2, 10])
     """
 
     def __init__(
@@ -76,7 +96,7 @@ class VNTransformer(Classifier):
         k: int = 20,
         width: int = 192,
         heads: int = 4,
-        layers: int = 4,
+        depth: int = 4,
         hidden: int = 256,
         dropout: float = 0.5,
         pool: Literal["mean", "max", "attention"] = "attention",
@@ -87,20 +107,20 @@ class VNTransformer(Classifier):
         super().__init__()
         if pool not in ("mean", "max", "attention"):
             raise ValueError(f'unknown pool {pool!r}: choose "mean", "max" or "attention"')
-        self.inputs, self.k, self.pool = read_inputs(inputs), k, pool
+        self.inputs, self.k, self.pool = inputs_of(inputs), k, pool
         kit = kit_of(neurons)
         self.lift = kit.lift
         channels = kit.width(width)
-        self.stem = kit.EdgeConv(kit.width(3) * (1 + self.inputs.vectors), channels, k=k, slope=SLOPE)
-        self.layers = nn.ModuleList(EncoderLayer(kit, channels, heads) for _ in range(layers))
+        self.stem = kit.EdgeConv(kit.width(3) * (1 + self.inputs.vectors), channels, k=k, negative_slope=NEGATIVE_SLOPE)
+        self.layers = nn.ModuleList(EncoderLayer(kit, channels, heads) for _ in range(depth))
         self.norm = kit.LayerNorm(channels)
-        self.read = kit.Invariant(channels, frame=frame, mean=mean, norm="layer", slope=SLOPE)
-        self.join = JoinScalars(self.read.out_channels, self.inputs, slope=SLOPE, norm="layer")
+        self.read = kit.Invariant(channels, frame=frame, mean=mean, norm="layer", negative_slope=NEGATIVE_SLOPE)
+        self.join = JoinScalars(self.read.out_channels, self.inputs, negative_slope=NEGATIVE_SLOPE, norm="layer")
         self.weigh = nn.Linear(self.read.out_channels, 1) if pool == "attention" else None
         widths = [self.read.out_channels, hidden, classes]
-        self.head = Head(widths, dropout=[dropout], bias=[True, True], slope=SLOPE, norm="layer")
+        self.head = Head(widths, dropout=[dropout], bias=[True, True], negative_slope=NEGATIVE_SLOPE, norm="layer")
 
-    def encode_present(
+    def encode_masked(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Encoding:
         x = lift_all(self.lift, points, vectors, self.inputs)
@@ -108,7 +128,7 @@ class VNTransformer(Classifier):
         for layer in self.layers:
             x = layer(x, mask)
         x = self.norm(x, mask)
-        invariants, frame = self.read.with_frame(x, mask)
+        invariants, frame = self.read(x, mask, return_frame=True)
         return Encoding(x, frame, self._pool(self.join(invariants, scalars, mask), mask))
 
     def _pool(self, x: Tensor, mask: Mask | None) -> Tensor:
@@ -119,5 +139,4 @@ class VNTransformer(Classifier):
         score = self.weigh(x)
         if mask is not None:
             score = score.masked_fill(~mask.unsqueeze(-1), -torch.inf)
-        pooled: Tensor = (score.softmax(1) * x).sum(1)
-        return pooled
+        return (score.softmax(1) * x).sum(1)

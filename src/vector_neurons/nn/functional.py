@@ -2,16 +2,15 @@
 
 Letters as in the paper: `q` a feature, `k` its direction. All functions work at every rank and, but for cross products,
 in every dimension. Sums of squares and divisions are carried out in float32 at least, also under autocast. Where
-squares would leave its range, layers call these functions in float64 (see `extremes`).
+squares would overflow, layers call these functions in float64 (`nn._range`).
 
-Divisions by a length have no additive eps, which would be right at one scale only. Instead, a vector shorter than a
-thousandth of what is usual counts as that long: its direction is mostly rounding, and the bound keeps errors and
-gradients in check. Usual is the RMS length of the list it stands in (directions), the channel's typical length (batch
-norm), the RMS length of the sample (layer and instance norm). Everything longer follows the equation exactly, equations
+Divisions by a length have no additive eps, which would suit one scale only. Instead there is a relative floor: a vector
+shorter than a thousandth of a typical length counts as that long, since its direction is mostly rounding, which bounds
+errors and gradients. The typical length is the RMS length over channels (directions), the channel's mean length (batch
+norm), the RMS length of the sample (layer and instance norm). Longer vectors follow the equation exactly, equations
 commute with scaling, and zero vectors give zero.
 """
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -19,192 +18,258 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..geometry.neighbours import tie_tolerance
+from .._constants import RELATIVE_FLOOR
+from ..geometry.neighbors import tie_tolerance
 from ..typing import Directions, Frames, Mask, Scalars, Vectors
+from ._masked import masked_mean
 
 Scalar = Callable[[Tensor], Tensor]
-
-RELATIVE_FLOOR = 1e-3
-
 
 def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
 def _positive(squares: Tensor) -> Tensor:
-    # Keeps square roots differentiable at zero and divisions finite; the square of the inverse is still finite, too.
+    # Keeps square roots differentiable at zero and divisions finite, as well as the square of the inverse.
     return squares.clamp_min(torch.finfo(squares.dtype).tiny ** 0.5)
 
 
-def _bounded(squares: Tensor) -> Tensor:
-    # The bound is a constant to the gradient, here as in the kernels.
+def _floored(squares: Tensor) -> Tensor:
+    # The floor is a constant to the gradient, here as in the kernels.
     return _positive(squares.maximum(RELATIVE_FLOOR**2 * squares.detach().mean(-1, keepdim=True)))
 
 
 def squared_norm(x: Vectors) -> Scalars:
-    """Squared length of every vector."""
+    """Squared length of every vector, `(..., 3, C)` → `(..., C)`.
+
+    >>> vn.nn.functional.squared_norm(torch.tensor([[3.0], [4.0], [0.0]])).item()
+    25.0
+    """
     # A sum of squares, not torch.norm: its gradient is finite at zero, and over a middle axis it is far faster.
     return _wide(x).square().sum(-2)
 
 
 def norm(x: Vectors) -> Scalars:
-    """Length of every vector (ElementwiseNorm), with gradient 0 at zero vectors."""
+    """Length of every vector (the paper's ElementwiseNorm), with gradient 0 at zero vectors.
+
+    >>> vn.nn.functional.norm(torch.tensor([[3.0], [4.0], [0.0]])).item()
+    5.0
+    """
     return _positive(squared_norm(x)).sqrt()
 
 
 def linear(x: Vectors, weight: Float[Tensor, "*elements out channels"]) -> Float[Tensor, "... dim out"]:
     """VN-Linear, `V' = W V`: mixes channels, never coordinates, so it commutes with every linear map of space.
 
-    A weight `(elements, out, in)` holds one matrix for each element of the axis before the vectors (un-shared form).
+    Args:
+        x: `(..., 3, in)`.
+        weight: `(out, in)`, or `(elements, out, in)` with one matrix per element of the axis before the vectors (the
+            un-shared form).
+
+    >>> vn.nn.functional.linear(torch.randn(10, 3, 4), torch.randn(8, 4)).shape
+    torch.Size([10, 3, 8])
     """
     return F.linear(x, weight) if weight.ndim == 2 else x @ weight.mT
 
 
 def relu(q: Vectors, k: Directions) -> Vectors:
-    """VN-ReLU: `q` where it points along `k`, else `q - ⟨q, k/‖k‖⟩ k/‖k‖`, its part in the plane across `k`."""
-    return leaky_relu(q, k, slope=0.0)
+    """VN-ReLU: `q` where `⟨q, k⟩ ≥ 0`, else `q - ⟨q, k/‖k‖⟩ k/‖k‖`, its part in the plane orthogonal to `k`.
+
+    >>> q, k = torch.tensor([[1.0], [-2.0], [0.0]]), torch.tensor([[0.0], [1.0], [0.0]])
+    >>> vn.nn.functional.relu(q, k).flatten().tolist()
+    [1.0, 0.0, 0.0]
+    """
+    return leaky_relu(q, k, negative_slope=0.0)
 
 
-def leaky_relu(q: Vectors, k: Directions, slope: float = 0.2, *, eps: float | None = None) -> Vectors:
-    """VN-LeakyReLU, `slope · q + (1 - slope) · relu(q, k)`: the part of `q` against `k` shrinks to `slope` of it.
+def leaky_relu(q: Vectors, k: Directions, negative_slope: float = 0.2, *, eps: float | None = None) -> Vectors:
+    """VN-LeakyReLU, `s q + (1 - s) relu(q, k)`: the part of `q` against `k` is multiplied by the slope `s`.
 
-    `k` has as many channels as `q`, or one for all. A number as `eps` is added to ‖k‖² as the authors' code does
-    (1e-6), in place of the relative bound.
+    Args:
+        q: features `(..., 3, C)`.
+        k: directions, `(..., 3, C)` or one for all channels, `(..., 3, 1)`.
+        negative_slope: `s`.
+        eps: added to `‖k‖²` as the authors' code does (1e-6), in place of the relative floor.
+
+    >>> q, k = torch.tensor([[1.0], [-2.0], [0.0]]), torch.tensor([[0.0], [1.0], [0.0]])
+    >>> vn.nn.functional.leaky_relu(q, k, 0.5).flatten().tolist()
+    [1.0, -1.0, 0.0]
     """
     wide, k = _wide(q), _wide(k)
     against = (wide * k).sum(-2, keepdim=True).clamp_max(0)
     squares = squared_norm(k)
-    squares = _bounded(squares) if eps is None else squares + eps
-    return torch.addcmul(wide, (slope - 1) * against / squares.unsqueeze(-2), k).to(q.dtype)
+    squares = _floored(squares) if eps is None else squares + eps
+    return torch.addcmul(wide, (negative_slope - 1) * against / squares.unsqueeze(-2), k).to(q.dtype)
 
 
 def activation(q: Vectors, k: Directions, h: Scalar, *, signed: bool = True) -> Vectors:
     """Apply any scalar function `h` to the part of `q` along `k`, leaving the part across `k` as it is.
 
-    `h` acts on the signed coordinate `p = ⟨q, k/‖k‖⟩`, so that `h = relu` is VN-ReLU. The supplement writes
-    `h(‖q∥‖) q∥ / ‖q∥‖`, which shows `h` only lengths, where ReLU does nothing: that form is `signed=False`.
+    Args:
+        q: features `(..., 3, C)`.
+        k: directions, `(..., 3, C)` or one for all channels, `(..., 3, 1)`.
+        h: acts on the signed coordinate `p = ⟨q, k/‖k‖⟩`, so that `h = relu` is VN-ReLU.
+        signed: False is the supplement's form `h(‖q∥‖) q∥ / ‖q∥‖`, where `h` gets lengths only and ReLU does nothing.
+
+    >>> q, k = torch.tensor([[1.0], [-2.0], [0.0]]), torch.tensor([[0.0], [1.0], [0.0]])
+    >>> vn.nn.functional.activation(q, k, torch.abs).flatten().tolist()
+    [1.0, 2.0, 0.0]
     """
     wide, k = _wide(q), _wide(k)
-    unit = k * _bounded(squared_norm(k)).rsqrt().unsqueeze(-2)
+    unit = k * _floored(squared_norm(k)).rsqrt().unsqueeze(-2)
     p = (wide * unit).sum(-2, keepdim=True)
-    image = h(p) if signed else p.sign() * h(p.abs())
-    return torch.addcmul(wide, image - p, unit).to(q.dtype)
-
-
-def mask_like(mask: Mask, ndim: int) -> Tensor:
-    """The mask of points with further axes of size 1, up to `ndim`: it then broadcasts over all that a point has."""
-    return mask.view(*mask.shape, *[1] * (ndim - 2))
-
-
-def masked_max(x: Float[Tensor, "*batch elements channels"], mask: Mask | None) -> Float[Tensor, "*batch channels"]:
-    """Maximum of scalars over the axis before the channels; where `mask` is False nothing counts."""
-    return (x if mask is None else x.masked_fill(~mask_like(mask, x.ndim), -torch.inf)).amax(dim=-2)
-
-
-def masked_mean(x: Float[Tensor, "batch *shape"], dims: list[int], mask: Mask | None) -> Float[Tensor, "batch *mean"]:
-    """Mean over `dims`, kept with size 1, of what exists: where `mask` is False nothing counts."""
-    if mask is None and x.dtype.itemsize < 4:
-        return x.mean(dims, keepdim=True)  # a sum in half precision could leave the range of the numbers
-    if mask is None:
-        # Not torch's mean, whose gradient is as large as x: that of a sum is a view.
-        return x.sum(dims, keepdim=True) / math.prod([x.shape[d] for d in dims])
-    present = mask_like(mask, x.ndim)
-    total = x.where(present, 0).sum(dims, keepdim=True)
-    return total / present.expand_as(x).sum(dims, keepdim=True).to(x.dtype)
+    changed = h(p) if signed else p.sign() * h(p.abs())
+    return torch.addcmul(wide, changed - p, unit).to(q.dtype)
 
 
 def mean_pool(x: Float[Tensor, "... elements dim channels"], mask: Mask | None = None) -> Vectors:
-    """Mean over the axis before the vectors: points of a cloud, or neighbours of a point."""
+    """Mean over the axis before the vectors: the points of a cloud, or the neighbors of a point.
+
+    >>> vn.nn.functional.mean_pool(torch.randn(2, 10, 3, 4)).shape
+    torch.Size([2, 3, 4])
+    """
     return masked_mean(x, [-3], mask).squeeze(-3)
 
 
 def max_pool(x: Float[Tensor, "... elements dim channels"], k: Directions, mask: Mask | None = None) -> Vectors:
-    """VN-Max: in each channel, the vector of the element that agrees most with its own direction, `max ⟨k_n, x_n⟩`.
+    """VN-Max: in each channel, the vector of the element n with the largest `⟨k_n, x_n⟩`.
 
-    As with neighbours, agreements equal to within rounding are ties, and the first element wins.
+    Products equal to within rounding are ties, and the first element wins, as in `knn`.
+
+    Args:
+        x: features `(B, ..., N, 3, C)`.
+        k: their directions, of the same shape.
+        mask: `(B, N)`, True at points and False at padding.
+
+    >>> x = torch.randn(2, 10, 3, 4)
+    >>> vn.nn.functional.max_pool(x, x).shape
+    torch.Size([2, 3, 4])
     """
     if mask is not None:
         k = k.where(mask[..., None, None], 0)
-    agreement = (_wide(x) * _wide(k)).sum(-2, keepdim=True)
-    sizes = (squared_norm(x) * squared_norm(k)).sqrt().unsqueeze(-2)
-    tolerance = tie_tolerance(agreement.dtype) * sizes.amax(-3, keepdim=True)
-    # NaN is chosen too, as by torch's own maximum: it must not be hidden.
+    product = (_wide(x) * _wide(k)).sum(-2, keepdim=True)
+    lengths = (squared_norm(x) * squared_norm(k)).sqrt().unsqueeze(-2)
+    tolerance = tie_tolerance(product.dtype) * lengths.amax(-3, keepdim=True)
+    # NaN wins, as in torch's own maximum: it must not be hidden.
     if mask is not None:
-        agreement = agreement.masked_fill(~mask[..., None, None], -torch.inf)
-    good = (agreement >= agreement.amax(-3, keepdim=True) - tolerance) | agreement.isnan()
+        product = product.masked_fill(~mask[..., None, None], -torch.inf)
+    good = (product >= product.amax(-3, keepdim=True) - tolerance) | product.isnan()
     best = good.int().argmax(dim=-3, keepdim=True)
     return x.gather(-3, best.expand(*x.shape[:-3], 1, *x.shape[-2:])).squeeze(-3)
 
 
 def batch_norm(
     x: Vectors,
-    normalise: Scalar,
+    normalize: Scalar,
     *,
     typical: Scalar | None = None,
     log: bool = False,
     eps: float = 0.0,
 ) -> Vectors:
-    """VN-BatchNorm: `normalise` (an ordinary batch norm on `(M, C)`) acts on lengths, directions stay: `x N' / N`.
+    """VN-BatchNorm, `x N' / N`: an ordinary batch norm of the lengths N, directions are kept.
 
-    A length normalised below zero flips its vector. `log=True` is the supplement's form, `x exp(N') / N` with
-    `N' = normalise(log N)`, which cannot flip. `typical` tells each channel's typical length from all lengths `(M, C)`:
-    vectors below a thousandth of it count as that long. `eps` is added to N as the authors' code does.
+    A length normalized below zero flips its vector.
+
+    Args:
+        x: features `(B, ..., 3, C)`.
+        normalize: the batch norm, a function of lengths `(M, C)`.
+        typical: gives each channel's typical length from all lengths `(M, C)`, for the relative floor.
+        log: the supplement's form `x exp(N') / N` with `N' = normalize(log N)`, which cannot flip.
+        eps: added to N as the authors' code does (1e-6).
+
+    >>> vn.nn.functional.batch_norm(torch.randn(2, 10, 3, 4), torch.nn.BatchNorm1d(4)).shape
+    torch.Size([2, 10, 3, 4])
     """
     length = (norm(x) + eps).flatten(0, -2)
-    bounded = length if typical is None else length.maximum(RELATIVE_FLOOR * typical(length))
-    # Logarithms see the bounded length: a zero vector must not drag the statistics to minus infinity.
-    changed = normalise(bounded.log()).exp() if log else normalise(length)
-    ratio = (_wide(changed) / bounded).view(*x.shape[:-2], 1, x.shape[-1])
+    floored = length if typical is None else length.maximum(RELATIVE_FLOOR * typical(length))
+    # The logarithm of the floored length: a zero vector must not move the statistics to minus infinity.
+    changed = normalize(floored.log()).exp() if log else normalize(length)
+    ratio = (_wide(changed) / floored).view(*x.shape[:-2], 1, x.shape[-1])
     return (_wide(x) * ratio).to(x.dtype)
 
 
 def layer_norm(
     x: Vectors, weight: Float[Tensor, " channels"] | None = None, *, eps: float = 1e-5, mask: Mask | None = None
 ) -> Vectors:
-    """Normalise the channel vectors of each element: mean vector 0, mean squared length 1."""
-    return _standardise(x, [-1], weight, eps, mask)
+    """Normalize the vectors of each element over its channels: mean vector 0, mean squared length 1.
+
+    Args:
+        x: features `(..., 3, C)`.
+        weight: a scale per channel.
+        eps: added to the variance, relative to the mean squared length.
+        mask: `(B, N)`, True at points and False at padding.
+
+    >>> vn.nn.functional.layer_norm(torch.randn(2, 10, 3, 4)).shape
+    torch.Size([2, 10, 3, 4])
+    """
+    return _standardize(x, [-1], weight, eps, mask)
 
 
 def instance_norm(
     x: Vectors, weight: Float[Tensor, " channels"] | None = None, *, eps: float = 1e-5, mask: Mask | None = None
 ) -> Vectors:
-    """Normalise each channel over the elements of one sample (all axes between batch and vectors)."""
+    """Normalize each channel over the elements of one sample (all axes between batch and vectors).
+
+    Arguments as in `layer_norm`.
+
+    >>> vn.nn.functional.instance_norm(torch.randn(2, 10, 3, 4)).shape
+    torch.Size([2, 10, 3, 4])
+    """
     if x.ndim < 4:
-        raise ValueError(f"instance norm needs elements to normalise over, (B, N, 3, C), got {tuple(x.shape)}")
-    return _standardise(x, list(range(1, x.ndim - 2)), weight, eps, mask)
+        raise ValueError(f"instance norm needs elements to normalize over, (B, N, 3, C), got {tuple(x.shape)}")
+    return _standardize(x, list(range(1, x.ndim - 2)), weight, eps, mask)
 
 
-def _standardise(x: Tensor, dims: list[int], weight: Tensor | None, eps: float, mask: Tensor | None) -> Tensor:
-    # The mean of vectors of one sample turns with the sample, so subtracting it is allowed (across a batch it is not);
-    # so does their spread, one number: a spread for each coordinate would pick out axes.
+def _standardize(x: Tensor, dims: list[int], weight: Tensor | None, eps: float, mask: Tensor | None) -> Tensor:
+    # The mean vector of one sample is equivariant, so subtracting it is allowed (across a batch it is not). The variance
+    # is one scalar: a variance per coordinate would pick out axes.
     wide = _wide(x)
-    among = None if dims == [-1] else mask  # what an element's own channels are needs no mask
-    centred = wide - masked_mean(wide, dims, among)
-    spread = masked_mean(squared_norm(centred).unsqueeze(-2), dims, among)
-    # Relative to the size before centring: commutes with scaling, and equal vectors give 0, not amplified rounding.
+    among = None if dims == [-1] else mask  # an element's own channels need no mask
+    centered = wide - masked_mean(wide, dims, among)
+    variance = masked_mean(squared_norm(centered).unsqueeze(-2), dims, among)
+    # Relative to the length before centering: commutes with scaling, and equal vectors give 0, not amplified rounding.
     squares = squared_norm(wide).unsqueeze(-2)
-    spread = spread + eps * masked_mean(squares, dims, among)
-    # A list that is all rounding, where neighbours cancel, stays small beside the rest of its sample.
+    variance = variance + eps * masked_mean(squares, dims, among)
+    # Where vectors cancel and only rounding is left, it stays small beside the rest of the sample.
     sample = masked_mean(squares, list(range(1, x.ndim)), mask)
-    result = centred * _positive(spread.maximum(RELATIVE_FLOOR**2 * sample)).rsqrt()
+    result = centered * _positive(variance.maximum(RELATIVE_FLOOR**2 * sample)).rsqrt()
     return (result if weight is None else result * weight).to(x.dtype)
 
 
 def invariant_product(x: Vectors, frame: Frames) -> Float[Tensor, "... vectors channels"]:
-    """`V Tᵀ`, all inner products of two lists of vectors that turn together: unchanged by rotation and reflection."""
+    """`V Tᵀ`: all inner products of two sets of vectors that rotate together, invariant to O(D).
+
+    Args:
+        x: features `(..., 3, C)`.
+        frame: the other vectors `(..., 3, F)`.
+
+    >>> vn.nn.functional.invariant_product(torch.randn(10, 3, 4), torch.randn(10, 3, 2)).shape
+    torch.Size([10, 2, 4])
+    """
     return frame.mT @ x
 
 
-def read_in_frame(x: Vectors, frame: Frames) -> Float[Tensor, "... invariants"]:
-    """VN-In: every vector in the coordinates of the frame `(..., 3, 3)`: `3 C` scalars, frame vector by vector."""
+def project_onto_frame(x: Vectors, frame: Frames) -> Float[Tensor, "... invariants"]:
+    """VN-In: the coordinates of every vector in the frame `(..., 3, 3)`, `3 C` scalars, frame vector by frame vector.
+
+    >>> vn.nn.functional.project_onto_frame(torch.randn(10, 3, 4), torch.randn(10, 3, 3)).shape
+    torch.Size([10, 12])
+    """
     return invariant_product(x, frame).flatten(-2)
 
 
 def orthonormal_frame(x: Float[Tensor, "... dim 2"], *, eps: float = 0.0) -> Float[Tensor, "... 3 3"]:
     """Right-handed orthonormal frame from two vectors, by Gram-Schmidt and their cross product (SO(3), not O(3)).
 
-    Where the two are parallel there is no frame: the second and third vector then shrink to zero, instead of
-    pointing where rounding points. `eps` is added to both lengths as the authors' code does.
+    For parallel vectors the frame is undefined: the second and third vector then shrink to zero instead of taking the
+    direction of rounding.
+
+    Args:
+        x: two vectors `(..., 3, 2)`.
+        eps: added to both lengths as the authors' code does (1e-6).
+
+    >>> vn.nn.functional.orthonormal_frame(torch.eye(3)[:, :2]).tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
     if x.shape[-2] != 3:
         raise ValueError(f"orthonormal frames use a cross product, which is 3-D only, got {tuple(x.shape)}")
@@ -215,3 +280,22 @@ def orthonormal_frame(x: Float[Tensor, "... dim 2"], *, eps: float = 0.0) -> Flo
     floor = torch.finfo(second.dtype).eps ** 0.5
     second = second / (norm(second.unsqueeze(-1)).maximum(floor * size) + eps)
     return torch.stack([first, second, torch.linalg.cross(first, second, dim=-1)], dim=-1).to(x.dtype)
+
+
+__all__ = [
+    "RELATIVE_FLOOR",
+    "activation",
+    "batch_norm",
+    "instance_norm",
+    "invariant_product",
+    "layer_norm",
+    "leaky_relu",
+    "linear",
+    "max_pool",
+    "mean_pool",
+    "norm",
+    "orthonormal_frame",
+    "project_onto_frame",
+    "relu",
+    "squared_norm",
+]

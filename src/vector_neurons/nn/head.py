@@ -1,4 +1,4 @@
-"""The scalar end of a network: from invariant numbers to logits."""
+"""The scalar end of a network: from invariants to logits."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..typing import Mask, Norm
 from . import scalar
-from .unbuilt import Everywhere
+from ._factored import ConcatGlobal
 
 
 class Head(nn.Module):
@@ -23,7 +23,7 @@ class Head(nn.Module):
         *,
         dropout: Sequence[float],
         bias: Sequence[bool],
-        slope: float = 0.2,
+        negative_slope: float = 0.2,
         norm: Norm = "batch",
     ) -> None:
         super().__init__()
@@ -34,15 +34,14 @@ class Head(nn.Module):
             )
         *hidden, (last, out) = pairs
         self.blocks = nn.ModuleList(
-            scalar.Block(a, b, slope=slope, norm=norm, bias=own) for (a, b), own in zip(hidden, bias, strict=False)
+            scalar.Block(a, b, negative_slope=negative_slope, norm=norm, bias=own) for (a, b), own in zip(hidden, bias, strict=False)
         )
         self.dropouts = nn.ModuleList(map(nn.Dropout, dropout))
         self.logits = nn.Linear(last, out, bias=bias[-1])
 
     def forward(
-        self, x: Float[Tensor, "... channels"] | Everywhere, mask: Mask | None = None
+        self, x: Float[Tensor, "... channels"] | ConcatGlobal, mask: Mask | None = None
     ) -> Float[Tensor, "... logits"]:
         for block, dropout in zip(self.blocks, self.dropouts, strict=True):
             x = dropout(block(x, mask))
-        logits: Tensor = self.logits(x)
-        return logits
+        return self.logits(x)

@@ -1,7 +1,7 @@
-"""Layers of ordinary neurons, for features `(..., C)`, under the names and arguments of `nn.vector`.
+"""The kit of scalar neurons, for features `(..., C)`: the names and arguments of `nn.vector`, none of it equivariant.
 
-A network written once over a kit becomes its classical twin with this one. Arguments that only make sense for vectors
-(`shared_direction`, `nonlinearity`, `orthonormal`, …) are accepted and change nothing. None of it is equivariant.
+A network written over a kit becomes its classical twin with this one. Arguments that only apply to vectors
+(`shared_direction`, `direction`, `orthonormal`, …) are accepted and ignored.
 """
 
 from collections.abc import Callable
@@ -12,15 +12,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..geometry.neighbours import edge_features
+from ..geometry.neighbors import edge_features
 from ..geometry.sampling import center
-from ..typing import BlockOptions, Mask, Nonlinearity, Norm, Points, Pool, Scalars
-from .checks import check_scalars
-from .functional import masked_max, masked_mean
-from .shared import EdgeConvBase, MLPBase, NoNorm, masked_batch_norm, rows_of
-from .unbuilt import Edges, Everywhere
-
-NewScalars = Float[Tensor, "... out"]
+from ..typing import BlockOptions, DirectionSource, Mask, NewScalars, Norm, Points, Pool, Scalars
+from ._batch_stats import masked_batch_norm
+from ._checks import check_scalars
+from ._factored import ConcatGlobal, EdgeInput
+from ._masked import flat_mask, masked_max, masked_mean
+from .block import MLPBase
+from .edge_conv import EdgeConvBase
+from .norm import NoNorm
 
 
 def width(channels: int) -> int:
@@ -34,42 +35,42 @@ def lift(*clouds: Points) -> Float[Tensor, "*batch points channels"]:
 
 
 class Linear(nn.Module):
-    """An affine map; with `elements=N` one for each of the N elements of the axis before the channels."""
+    """An affine map; with `num_elements=N` one for each of the N elements of the axis before the channels."""
 
-    def __init__(self, in_channels: int, out_channels: int, *, elements: int | None = None, bias: bool = True) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, num_elements: int | None = None, bias: bool = True) -> None:
         super().__init__()
-        self.in_channels, self.out_channels, self.elements = in_channels, out_channels, elements
-        stack = () if elements is None else (elements,)
+        self.in_channels, self.out_channels, self.num_elements = in_channels, out_channels, num_elements
+        stack = () if num_elements is None else (num_elements,)
         self.weight = nn.Parameter(torch.empty(*stack, out_channels, in_channels))
         self.bias = nn.Parameter(torch.empty(*stack, out_channels)) if bias else None
         bound = in_channels**-0.5  # torch's own default for nn.Linear
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
-    def forward(self, x: Scalars | Edges | Everywhere) -> NewScalars:
-        if isinstance(x, Edges | Everywhere):
+    def forward(self, x: Scalars | EdgeInput | ConcatGlobal) -> NewScalars:
+        if isinstance(x, EdgeInput | ConcatGlobal):
             return x.linear(self.weight) if self.bias is None else x.linear(self.weight) + self.bias
         check_scalars(self, x, self.in_channels)
-        if self.elements is None:
+        if self.num_elements is None:
             return nn.functional.linear(x, self.weight, self.bias)
-        image = (self.weight @ x.unsqueeze(-1)).squeeze(-1)
-        return image if self.bias is None else image + self.bias
+        mapped = (self.weight @ x.unsqueeze(-1)).squeeze(-1)
+        return mapped if self.bias is None else mapped + self.bias
 
     def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, elements={self.elements}, bias={self.bias is not None}"
+        return f"{self.in_channels}, {self.out_channels}, num_elements={self.num_elements}, bias={self.bias is not None}"
 
 
 class LeakyReLU(nn.LeakyReLU):
-    """The ordinary leaky ReLU; `slope=0` is ReLU."""
+    """The ordinary leaky ReLU; `negative_slope=0` is ReLU."""
 
     def __init__(
-        self, channels: int, *, slope: float = 0.2, shared_direction: bool = False, eps: float | None = None
+        self, channels: int, *, negative_slope: float = 0.2, shared_direction: bool = False, eps: float | None = None
     ) -> None:
-        super().__init__(slope)
+        super().__init__(negative_slope)
 
-    def forward(self, x: Scalars | Everywhere) -> Scalars | Everywhere:  # type: ignore[override]
-        if isinstance(x, Everywhere):
-            return Everywhere(super().forward(x.overall), super().forward(x.x))
+    def forward(self, x: Scalars | ConcatGlobal) -> Scalars | ConcatGlobal:  # type: ignore[override]
+        if isinstance(x, ConcatGlobal):
+            return ConcatGlobal(super().forward(x.overall), super().forward(x.x))
         return super().forward(x)
 
 
@@ -107,8 +108,8 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
         check_scalars(self, x, self.bn.num_features, rank=2)
-        normalised = masked_batch_norm(self.bn, x.flatten(0, -2), rows_of(mask, x.shape[:-1]))
-        return normalised.view_as(x).to(x.dtype)
+        normalized = masked_batch_norm(self.bn, x.flatten(0, -2), flat_mask(mask, x.shape[:-1]))
+        return normalized.view_as(x).to(x.dtype)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -133,9 +134,9 @@ class InstanceNorm(nn.Module):
     def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
         check_scalars(self, x, len(self.weight), rank=3)
         elements = list(range(1, x.ndim - 1))
-        centred = x - masked_mean(x, elements, mask)
-        variance = masked_mean(centred.square(), elements, mask)
-        return centred * (variance + self.eps).rsqrt() * self.weight + self.bias
+        centered = x - masked_mean(x, elements, mask)
+        variance = masked_mean(centered.square(), elements, mask)
+        return centered * (variance + self.eps).rsqrt() * self.weight + self.bias
 
 
 NORMS: dict[Norm, Callable[[int], nn.Module]] = {
@@ -156,8 +157,8 @@ class Block(nn.Module):
         out_channels: int,
         *,
         norm: Norm = "batch",
-        nonlinearity: Nonlinearity = "built-in",
-        slope: float = 0.2,
+        direction: DirectionSource = "input",
+        negative_slope: float = 0.2,
         activation: Callable[[Tensor], Tensor] | None = None,
         shared_direction: bool = False,
         eps: float | None = None,
@@ -169,9 +170,9 @@ class Block(nn.Module):
         # A norm removes a bias, or brings its own: by default there is one only without norm.
         self.linear = Linear(in_channels, out_channels, bias=norm == "none" if bias is None else bias)
         self.norm = NORMS[norm](out_channels)
-        self.activation = activation or nn.LeakyReLU(slope)
+        self.activation = activation or nn.LeakyReLU(negative_slope)
 
-    def forward(self, x: Scalars | Edges | Everywhere, mask: Mask | None = None) -> NewScalars:
+    def forward(self, x: Scalars | EdgeInput | ConcatGlobal, mask: Mask | None = None) -> NewScalars:
         return self.activation(self.norm(self.linear(x), mask))
 
 
@@ -189,27 +190,22 @@ class Dropout(nn.Dropout):
 
 
 class MeanPool(nn.Module):
-    """Mean over the axis before the channels: points of a cloud (global) or neighbours of a point (local)."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.channels = channels
+    """Mean over the axis before the channels: points of a cloud (global) or neighbors of a point (local)."""
 
     def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
-        check_scalars(self, x, self.channels, rank=3)
+        check_scalars(self, x, None, rank=3)
         return masked_mean(x, [-2], mask).squeeze(-2)
 
 
-def pooled(block: nn.Module, pool: nn.Module, x: Scalars, mask: Mask | None = None) -> NewScalars:
-    """A block and a pool over points."""
-    result: Tensor = pool(block(x, mask), mask)
-    return result
+def block_pool(block: nn.Module, pool: nn.Module, x: Scalars, mask: Mask | None = None) -> NewScalars:
+    """Apply a block and a pool over points."""
+    return pool(block(x, mask), mask)
 
 
 class MaxPool(nn.Module):
     """Maximum over the axis before the channels."""
 
-    def __init__(self, channels: int, *, elements: int | None = None) -> None:
+    def __init__(self, channels: int, *, num_elements: int | None = None) -> None:
         super().__init__()
         self.channels = channels
 
@@ -218,11 +214,11 @@ class MaxPool(nn.Module):
         return masked_max(x, mask)
 
 
-POOLS: dict[Pool, type[nn.Module]] = {"mean": MeanPool, "max": MaxPool}
+POOLS: dict[Pool, Callable[[int], nn.Module]] = {"mean": lambda channels: MeanPool(), "max": MaxPool}
 
 
 class EdgeConv(EdgeConvBase):
-    """DGCNN's edge convolution: `Block` on `[x_m - x_n, x_n]` of every edge, pooled over the neighbours m of n.
+    """DGCNN's edge convolution: `Block` on `[x_m - x_n, x_n]` of every edge, pooled over the neighbors m of n.
 
     `cross` takes the channels for coordinates of vectors, three by three, and adds their products `x_m × x_n`.
     """
@@ -234,15 +230,15 @@ class EdgeConv(EdgeConvBase):
         if self.cross and self.in_channels % 3:
             raise ValueError(f"cross products need coordinates in threes, got {self.in_channels} channels")
 
-    def edges(self, x: Tensor, neighbours: Tensor) -> Tensor:
+    def edges(self, x: Tensor, neighbors: Tensor) -> Tensor:
         if self.cross:
             vectors = x.view(*x.shape[:-1], -1, 3).mT  # the coordinates of one vector stand together, as lifted
-            return edge_features(vectors, neighbours, cross=True).mT.flatten(-2)
-        return edge_features(x, neighbours)
+            return edge_features(vectors, neighbors, cross=True).mT.flatten(-2)
+        return edge_features(x, neighbors)
 
 
 class Invariant(nn.Module):
-    """Scalars have no pose to lose: passes them on."""
+    """The identity: scalar features have no frame. With `pool` the maximum and the mean over points."""
 
     def __init__(
         self,
@@ -251,27 +247,23 @@ class Invariant(nn.Module):
         kind: Literal["frame", "gram", "norm"] = "frame",
         frame: Literal["mlp", "linear"] = "mlp",
         mean: bool = True,
-        read_mean: bool = False,
+        project_mean: bool = False,
         orthonormal: bool = False,
         **options: Unpack[BlockOptions],
     ) -> None:
         super().__init__()
         self.out_channels = channels
 
-    def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
-        return x
-
-    def with_frame(self, x: Scalars, mask: Mask | None = None) -> tuple[Scalars, None]:
-        """Give the scalars, and no frame."""
-        return x, None
-
-    def pooled(self, x: Scalars, mask: Mask | None = None) -> tuple[Scalars, Scalars, None]:
-        """Give the maximum and the mean over the points of a cloud, and no frame."""
-        return masked_max(x, mask), masked_mean(x, [1], mask).squeeze(1), None
+    def forward(
+        self, x: Scalars, mask: Mask | None = None, *, return_frame: bool = False, pool: bool = False
+    ) -> Scalars | tuple[Tensor | None, ...]:
+        if pool:
+            return masked_max(x, mask), masked_mean(x, [1], mask).squeeze(1), None
+        return (x, None) if return_frame else x
 
     @staticmethod
-    def read(x: Scalars, frame: None) -> Scalars:
-        """Pass further scalars on."""
+    def project(x: Scalars, frame: None) -> Scalars:
+        """Return further scalars as they are."""
         return x
 
 

@@ -1,4 +1,4 @@
-"""Batch statistics of all processes together, on any device, in training that many processes share."""
+"""Batch statistics over all processes of a distributed training, on any device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +14,8 @@ class _State:
 
 
 @contextmanager
-def synchronised(on: bool = True) -> Iterator[None]:
-    """Within, every batch norm in training mode learns from the rows of all processes, which must call it in step."""
+def synchronized(on: bool = True) -> Iterator[None]:
+    """Compute the statistics of every batch norm in training mode over all processes, which must call it in step."""
     before, _State.on = _State.on, on
     try:
         yield
@@ -23,13 +23,13 @@ def synchronised(on: bool = True) -> Iterator[None]:
         _State.on = before
 
 
-def shared() -> bool:
-    """Whether batch statistics are those of all processes."""
+def enabled() -> bool:
+    """Whether batch statistics are computed over all processes."""
     return _State.on
 
 
-class _Total(torch.autograd.Function):
-    """A sum over processes. Each one's loss depends on what every other put in: so do gradients add up."""
+class _AllReduceSum(torch.autograd.Function):
+    """A sum over processes. Every process's loss depends on every summand, so gradients are summed, too."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -44,7 +44,6 @@ class _Total(torch.autograd.Function):
         return total
 
 
-def total(x: Tensor) -> Tensor:
-    """The sum over all processes, which autograd sees."""
-    summed: Tensor = _Total.apply(x)  # type: ignore[no-untyped-call]
-    return summed
+def all_reduce_sum(x: Tensor) -> Tensor:
+    """Sum over all processes, differentiable."""
+    return _AllReduceSum.apply(x)  # type: ignore[no-untyped-call]

@@ -1,10 +1,10 @@
-"""Graphs on points: nearest neighbours that do not change when the cloud turns, and what is read along their edges.
+"""k-nearest-neighbor graphs that do not change under rotation, and features of their edges.
 
 Rotating a cloud changes its coordinates by rounding. Where two candidates are equally far (grids, duplicated points)
-that rounding would decide which one is a neighbour, and a network on the graph would lose its symmetry by an error
-no precision cures. Distances here are therefore accurate (from differences, or summed in float64) and compared with a
-tolerance above that rounding. Ties go to the point nearer the origin, which depends neither on the pose nor on the
-order of the points; only among points equally near does the lower index win.
+that rounding would decide which one is a neighbor, and a network on the graph would lose its symmetry in every
+precision. Distances here are therefore accurate (from differences, or summed in float64) and compared with a tolerance
+above that rounding. Ties go to the point nearer the origin, which depends neither on the pose nor on the order of the
+points; among points equally near, the lower index wins.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .. import kernels
-from ..typing import Mask, Neighbours
+from ..typing import Mask, Neighbors
 from .scale import power_of_two
 
 # Distances closer than this many units of rounding, relative to the size of the numbers they come from, are equal.
@@ -23,26 +23,34 @@ TIE_ULPS = 32
 BLOCK_ELEMENTS = 2**23
 # From so many points on, in so few dimensions, a k-d tree is faster than comparing all.
 TREE_POINTS, TREE_DIMENSION = 2048, 3
-# Candidates kept beyond k, so that most ties at the k-th place are settled without looking at the whole row again.
-SPARE = 8
+SPARE_CANDIDATES = 8  # kept beyond k, so that most ties at rank k are broken without sorting the whole row
 
 
 def knn(
     x: Float[Tensor, "batch points *feature"], k: int, *, include_self: bool = True, mask: Mask | None = None
-) -> Neighbours:
-    """Indices `(B, N, k)` of the `k` nearest points of every point, nearest first.
+) -> Neighbors:
+    """Indices of the `k` nearest neighbors of every point, nearest first. Memory does not grow with N².
 
-    `x` is a cloud `(B, N, 3)` or any feature: trailing axes are taken as one Euclidean space, so vector features
-    `(B, N, 3, C)` give a graph that is invariant to rotations. A point's own index comes first, as in the paper's code;
-    `include_self=False` leaves it out. Points where `mask` is False are nobody's neighbours. Memory does not
-    grow with N².
+    Args:
+        x: a cloud or any feature. Trailing axes are one Euclidean space, so vector features `(B, N, 3, C)` give a graph
+            that is invariant to rotations.
+        k: neighbors per point.
+        include_self: whether a point is its own first neighbor, as in the paper's code.
+        mask: True at points and False at padding, which is never selected as a neighbor.
 
-    >>> knn(torch.tensor([[[0.0], [1.0], [3.0]]]), k=2).tolist()
+    Shape:
+        - x: `(B, N, ...)`
+        - mask: `(B, N)`
+        - out: `(B, N, k)`
+
+    Invariant to O(D), translation and scaling, equivariant to permutations.
+
+    >>> vn.knn(torch.tensor([[[0.0], [1.0], [3.0]]]), k=2).tolist()
     [[[0, 1], [1, 0], [2, 1]]]
     """
     if x.ndim < 3:
         raise ValueError(f"knn needs (batch, points, ...), got {tuple(x.shape)}: add a batch axis with x[None]")
-    indices: Tensor = torch.ops.vector_neurons.knn(_coordinates(x).flatten(2), k, include_self, mask)
+    indices: Tensor = torch.ops.vector_neurons.knn(detached_float(x).flatten(2), k, include_self, mask)
     return indices
 
 
@@ -53,15 +61,15 @@ def _knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
     if not 1 <= k <= available:
         others = "" if include_self else " other"
         raise ValueError(
-            f"k={k} neighbours asked of a cloud with {available}{others} points: need 1 <= k <= {available}"
+            f"k={k} neighbors in a cloud with {available}{others} points: need 1 <= k <= {available}"
         )
     present = x if mask is None else x.where(mask.unsqueeze(-1), 0)
-    x = x * power_of_two(present, (1, 2))  # the same neighbours, and squares in range
-    order = _canonical_order(x, mask)
+    x = x * power_of_two(present, (1, 2))  # the same neighbors, and squares in range
+    order = canonical_order(x, mask)
     x = x.gather(1, order.unsqueeze(-1).expand_as(x))  # from here on, ties go to the lower index
-    if x.device.type == "cpu" and kernels.native(x):  # CUDA has native blocks, not this
+    if x.device.type == "cpu" and kernels.applicable(x):  # CUDA has native blocks, not this
         sizes = mask.sum(1) if mask is not None else torch.full((batch,), points)
-        found = torch.ops.vector_neurons.nearest(x, sizes, k, include_self, tie_tolerance(x.dtype))
+        found = torch.ops.vector_neurons.knn_canonical(x, sizes, k, include_self, tie_tolerance(x.dtype))
     elif x.device.type == "cpu" and mask is None and points >= TREE_POINTS and x.shape[2] <= TREE_DIMENSION:
         found = torch.stack([_search_tree(cloud, k, include_self) for cloud in x])
     else:
@@ -83,7 +91,7 @@ def _search(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tenso
             distances.masked_fill_(~mask.unsqueeze(1), torch.inf)
         diagonal = torch.arange(queries.shape[1], device=x.device)
         distances[:, diagonal, start + diagonal] = own
-        blocks.append(_select(distances, k, _length(queries), tie_tolerance(x.dtype)))
+        blocks.append(_select(distances, k, lengths(queries), tie_tolerance(x.dtype)))
     return torch.cat(blocks, dim=1)
 
 
@@ -116,29 +124,31 @@ def _search_tree(x: Tensor, k: int, include_self: bool) -> Tensor:
     from scipy.spatial import cKDTree  # type: ignore[import-untyped]
 
     coordinates = x.numpy()
-    wanted = min(k + SPARE, len(x))
+    wanted = min(k + SPARE_CANDIDATES, len(x))
     distances, index = cKDTree(coordinates).query(coordinates, wanted, workers=torch.get_num_threads())
     d, i = torch.from_numpy(distances), torch.from_numpy(index)
     mine = i == torch.arange(len(x)).unsqueeze(-1)
     d = d.masked_fill(mine, -1.0 if include_self else torch.inf)
     d, order = d.sort(-1)
-    chosen, crowded = _choose(d, i.gather(-1, order), k, _length(x), tie_tolerance(x.dtype), len(x))
+    chosen, crowded = _choose(d, i.gather(-1, order), k, lengths(x), tie_tolerance(x.dtype), len(x))
     # Among many duplicated points, the tree may not have found the point itself.
-    unsettled = (crowded | ~mine.any(-1)).nonzero().flatten()
-    for row in torch.split(unsettled, max(1, BLOCK_ELEMENTS // len(x))):
+    ambiguous = (crowded | ~mine.any(-1)).nonzero().flatten()
+    for row in torch.split(ambiguous, max(1, BLOCK_ELEMENTS // len(x))):
         distance = _distances(x[row].unsqueeze(0), x.unsqueeze(0))
         distance[0, torch.arange(len(row)), row] = -1.0 if include_self else torch.inf
-        chosen[row] = _select(distance, k, _length(x[row]).unsqueeze(0), tie_tolerance(x.dtype))[0]
+        chosen[row] = _select(distance, k, lengths(x[row]).unsqueeze(0), tie_tolerance(x.dtype))[0]
     return chosen
 
 
-def _coordinates(x: Tensor) -> Tensor:
-    # An index has no gradient, and half precision cannot tell neighbours apart.
+def detached_float(x: Tensor) -> Tensor:
+    """The coordinates without gradient, in float32 at least."""
+    # An index has no gradient, and half precision cannot tell neighbors apart.
     x = x.detach()
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _length(x: Tensor) -> Tensor:
+def lengths(x: Tensor) -> Tensor:
+    """Euclidean norm over the last axis, which is kept."""
     return x.square().sum(-1, keepdim=True).sqrt()
 
 
@@ -153,11 +163,11 @@ def _runs(ascending: Tensor, tolerance: Tensor) -> Tensor:
     return torch.nn.functional.pad(jump.long().cumsum(-1), (1, 0))
 
 
-def _canonical_order(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Order the points by distance from the origin, those equally far by index, those that are only padding last."""
-    length = _length(x).squeeze(-1)
+def canonical_order(x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Order the points by distance from the origin, ties by index, padding last."""
+    length = lengths(x).squeeze(-1)
     if mask is not None:
-        length = length.masked_fill(~mask, torch.finfo(length.dtype).max)  # finite: inf - inf is not a number
+        length = length.masked_fill(~mask, torch.finfo(length.dtype).max)  # finite: inf - inf is NaN
     length, order = length.sort(dim=-1)
     return _by_index(_runs(length, tie_tolerance(x.dtype) * length[..., 1:]), order, x.shape[1])
 
@@ -184,7 +194,7 @@ def _select(distances: Tensor, k: int, size: Tensor, ulps: float) -> Tensor:
     `size` is the length of the query: rounding of a distance is relative to the numbers it is the difference of.
     """
     points = distances.shape[-1]
-    nearest, index = distances.topk(min(k + SPARE, points), largest=False)
+    nearest, index = distances.topk(min(k + SPARE_CANDIDATES, points), largest=False)
     chosen, crowded = _choose(nearest, index, k, size, ulps, points)
     if crowded.any():
         row = distances[crowded]
@@ -201,31 +211,47 @@ def _choose(d: Tensor, i: Tensor, k: int, size: Tensor, ulps: float, points: int
     tolerance = ulps * (size + last.clamp(min=0))
     crowded = (d[..., -1:] <= last + tolerance).squeeze(-1) & (d.shape[-1] < points)
     key = i.where(d <= last + tolerance, points).where(d >= last - tolerance, -1)
-    place = key.topk(k, largest=False).indices
-    d, order = d.gather(-1, place).sort(-1)
+    selected = key.topk(k, largest=False).indices
+    d, order = d.gather(-1, selected).sort(-1)
     # Nearest first, and by index inside each run of equal distances.
-    return _by_index(_runs(d, tolerance), i.gather(-1, place).gather(-1, order), points), crowded
+    return _by_index(_runs(d, tolerance), i.gather(-1, selected).gather(-1, order), points), crowded
 
 
 def gather(
-    x: Float[Tensor, "batch points *feature"], neighbours: Int[Tensor, "batch n k"]
+    x: Float[Tensor, "batch points *feature"], neighbors: Int[Tensor, "batch n k"]
 ) -> Float[Tensor, "batch n k *feature"]:
-    """Read the features of every point's neighbours: `(B, N, ...)`, `(B, M, K)` → `(B, M, K, ...)`."""
+    """Gather the features of every point's neighbors.
+
+    Shape:
+        - x: `(B, N, ...)`
+        - neighbors: `(B, M, K)`, indices below N
+        - out: `(B, M, K, ...)`
+
+    >>> vn.geometry.neighbors.gather(torch.tensor([[5.0, 6.0, 7.0]]), torch.tensor([[[2, 0]]])).tolist()
+    [[[7.0, 5.0]]]
+    """
     batch, points = x.shape[:2]
     offset = points * torch.arange(batch, device=x.device).view(-1, 1, 1)
-    rows = x.flatten(0, 1).index_select(0, (neighbours + offset).flatten())
-    return rows.view(*neighbours.shape, *x.shape[2:])
+    rows = x.flatten(0, 1).index_select(0, (neighbors + offset).flatten())
+    return rows.view(*neighbors.shape, *x.shape[2:])
 
 
 def edge_features(
-    x: Float[Tensor, "batch points *dim channels"], neighbours: Neighbours, *, cross: bool = False
-) -> Float[Tensor, "batch points neighbours *dim edge_channels"]:
-    """Channels `[x_m - x_n, x_n]` of every edge from n to its neighbour m, and `x_m × x_n` with `cross` (3-D only).
+    x: Float[Tensor, "batch points *dim channels"], neighbors: Neighbors, *, cross: bool = False
+) -> Float[Tensor, "batch points neighbors *dim edge_channels"]:
+    """Channels `[x_m - x_n, x_n]` of every edge from n to its neighbor m, and `x_m × x_n` with `cross` (3-D only).
 
-    `x` holds vectors `(B, N, 3, C)` or, without `cross`, scalars `(B, N, C)`. The cross product keeps its sign under a
-    reflection where vectors change theirs: with it a network is equivariant to SO(3) but no longer to O(3).
+    Args:
+        x: vectors `(B, N, 3, C)` or, without `cross`, scalars `(B, N, C)`.
+        neighbors: indices `(B, N, K)`.
+        cross: adds the cross products. They keep their sign under a reflection where vectors change theirs, so a
+            network that uses them is equivariant to SO(3) but not to O(3).
+
+    >>> edges = vn.geometry.neighbors.edge_features(torch.randn(1, 5, 3, 2), torch.zeros(1, 5, 4, dtype=torch.long))
+    >>> edges.shape
+    torch.Size([1, 5, 4, 3, 4])
     """
-    other = gather(x, neighbours)
+    other = gather(x, neighbors)
     own = x.unsqueeze(2).expand_as(other)
     if not cross:
         return torch.cat([other - own, own], dim=-1)
@@ -236,32 +262,4 @@ def edge_features(
     return torch.cat([other - own, own, torch.linalg.cross(other, own, dim=-2)], dim=-1)
 
 
-def farthest_points(x: Float[Tensor, "batch points dim"], n: int) -> Int[Tensor, "batch n"]:
-    """Indices `(B, n)` of a farthest-point sample: each next point is the one farthest from all chosen before.
-
-    It starts at the point farthest from the mean and settles ties as `knn` does, so the choice turns with the cloud.
-
-    >>> farthest_points(torch.tensor([[[0.0], [1.0], [2.0], [9.0]]]), 2).tolist()
-    [[3, 0]]
-    """
-    if x.ndim != 3:
-        raise ValueError(f"farthest_points needs (batch, points, dim), got {tuple(x.shape)}")
-    if not 1 <= n <= x.shape[1]:
-        raise ValueError(f"n={n} points asked of a cloud with {x.shape[1]}: need 1 <= n <= {x.shape[1]}")
-    x = _coordinates(x)
-    x = x * power_of_two(x, (1, 2))
-    order = _canonical_order(x)
-    x = x.gather(1, order.unsqueeze(-1).expand_as(x))
-    tolerance = tie_tolerance(x.dtype) * _length(x).amax(1)
-    distance = _length(x - x.mean(1, keepdim=True)).squeeze(-1)
-    nearest = torch.full_like(distance, torch.inf)
-    every = torch.arange(x.shape[0], device=x.device)
-    chosen = []
-    for _ in range(n):
-        far = distance >= distance.amax(-1, keepdim=True) - tolerance
-        pick = far.to(torch.uint8).argmax(-1)  # the first of the farthest
-        chosen.append(pick)
-        nearest = nearest.minimum(_length(x - x[every, pick].unsqueeze(1)).squeeze(-1))
-        nearest[every, pick] = -torch.inf  # a chosen point is never chosen again, not even among duplicates
-        distance = nearest
-    return order.gather(1, torch.stack(chosen, dim=-1))
+__all__ = ["edge_features", "gather", "knn", "tie_tolerance"]

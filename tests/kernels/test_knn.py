@@ -154,4 +154,4 @@ def test_the_operator_refuses_what_it_would_read_beyond():
     x = torch.randn(2, 9, 3)
     for present, k in ((torch.tensor([3, 9]), 5), (torch.tensor([9, 10]), 2), (torch.tensor([9]), 2)):
         with pytest.raises(RuntimeError, match=r"neighbours of|how many"):
-            torch.ops.vector_neurons.nearest(x, present, k, True, 0.0)
+            torch.ops.vector_neurons.knn_canonical(x, present, k, True, 0.0)

@@ -1,4 +1,4 @@
-"""The mathematics of `native/moments.cpp` and `bend.cpp` as Triton programs; `triton.py` starts them.
+"""The mathematics of `cpu/length_sums.cpp` and `cpu/norm_leaky_relu.cpp` as Triton programs; `ops.py` launches them.
 
 Rows are taken in units: the k edges of a point, a group that is averaged, or just a few. A program holds a tile, units
 × channels, and goes through the rows of its units one after the other, so what belongs to a unit (its mean, the
@@ -79,7 +79,7 @@ def _length(x0, x1, x2, tiny: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def moments(a, b, index, partial, rows, per, per_cloud, points, share, columns, width,
+def length_sums(a, b, index, partial, rows, per, per_cloud, points, share, columns, width,
             eps: tl.constexpr, tiny: tl.constexpr, G: tl.constexpr, B: tl.constexpr):  # fmt: skip
     """Sums of n and n², in float64: the variance is their difference, and small where lengths are nearly equal."""
     unit = (tl.program_id(0).to(tl.int64) * G + tl.arange(0, G))[:, None]
@@ -97,7 +97,7 @@ def moments(a, b, index, partial, rows, per, per_cloud, points, share, columns, 
 
 @triton.jit
 @no_type_check
-def moments_back(grad, a, b, index, ga, gb, rows, per, per_cloud, points, share, columns, width,
+def length_sums_back(grad, a, b, index, ga, gb, rows, per, per_cloud, points, share, columns, width,
                  eps: tl.constexpr, tiny: tl.constexpr, G: tl.constexpr, B: tl.constexpr):  # fmt: skip
     """Gradients of rows from those of the sums, added to what rows are made of."""
     unit = (tl.program_id(0).to(tl.int64) * G + tl.arange(0, G))[:, None]
@@ -146,7 +146,7 @@ def _squares(k0, k1, k2, count, eps: tl.constexpr, tiny: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def bend(a, b, index, norm, out, rows, per, per_cloud, points, share, columns, width, width_k, count, channels,
+def norm_leaky_relu(a, b, index, norm, out, rows, per, per_cloud, points, share, columns, width, width_k, count, channels,
          slope: tl.constexpr, eps: tl.constexpr, tiny: tl.constexpr,
          G: tl.constexpr, B: tl.constexpr, BK: tl.constexpr):  # fmt: skip
     """Norm of lengths, leaky ReLU along directions (BK > 0), mean over the rows of a unit."""
@@ -175,7 +175,7 @@ def bend(a, b, index, norm, out, rows, per, per_cloud, points, share, columns, w
 
 @triton.jit
 @no_type_check
-def bend_back(grad, a, b, index, norm, more, ga, gb, partial,
+def norm_leaky_relu_back(grad, a, b, index, norm, more, ga, gb, partial,
               rows, per, per_cloud, points, share, columns, width, width_k, count, channels, pool,
               slope: tl.constexpr, eps: tl.constexpr, tiny: tl.constexpr,
               G: tl.constexpr, B: tl.constexpr, BK: tl.constexpr):  # fmt: skip

@@ -1,4 +1,4 @@
-"""The operators of `native/moments.cpp` and `bend.cpp` on CUDA, in Triton: the same schemas, the same mathematics.
+"""The operators of `native/length_sums.cpp` and `norm_leaky_relu.cpp` on CUDA, in Triton: the same schemas, the same mathematics.
 
 Import it only where triton is installed. On edges, gradients of `a` are added atomically, in no fixed order, so their
 last bits vary from run to run. Sums over all rows are left by each program and added up in float64, always in the same
@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from . import triton_programs as programs
+from . import programs
 
 Maybe = Tensor | None
 
@@ -72,24 +72,24 @@ def _mapped(a: Tensor, weight: Maybe, images: Maybe = None) -> Tensor:
     return a if weight is None else a.to(weight.dtype) @ weight
 
 
-def moments(a: Tensor, b: Maybe, weight: Maybe, index: Maybe, width: int, eps: float) -> Tensor:
+def length_sums(a: Tensor, b: Maybe, weight: Maybe, index: Maybe, width: int, eps: float) -> Tensor:
     """Sums of n and n² over all rows, `(2, width)` in float64."""
     a, b, index = _contiguous(_mapped(a, weight), b, index)
     launch = _Launch(a, index, _unit(index), width)
     partial = launch.partial()
-    launch(programs.moments, [a, b, index, partial], eps=eps)
+    launch(programs.length_sums, [a, b, index, partial], eps=eps)
     return partial.sum(0)
 
 
-def moments_backward(grad: Tensor, a: Tensor, b: Maybe, index: Maybe, width: int, eps: float) -> tuple[Tensor, Tensor]:
+def length_sums_backward(grad: Tensor, a: Tensor, b: Maybe, index: Maybe, width: int, eps: float) -> tuple[Tensor, Tensor]:
     """Gradients of `a` and `b`."""
     grad, a, b, index = _contiguous(grad.to(a.dtype), a, b, index)
     ga, gb = torch.zeros_like(a), _zeros(b, index)
-    _Launch(a, index, _unit(index), width)(programs.moments_back, [grad, a, b, index, ga, gb], eps=eps)
+    _Launch(a, index, _unit(index), width)(programs.length_sums_back, [grad, a, b, index, ga, gb], eps=eps)
     return ga, _second(b, gb, ga)
 
 
-def bend(
+def norm_leaky_relu(
     a: Tensor, b: Maybe, weight: Maybe, images: Maybe, index: Maybe, norm: Tensor,
     directions: int, channels: int, pool: int, slope: float, eps: float, batch: int,
 ) -> Tensor:  # fmt: skip
@@ -98,11 +98,11 @@ def bend(
     launch = _Launch(tensors[0], index, pool, norm.shape[1])
     out = a.new_empty((launch.sizes[0] // pool, 3, channels))
     width, count, block = _directions(directions, channels)
-    launch(programs.bend, [*tensors, out], width, count, channels, slope=slope, eps=eps, BK=block)
+    launch(programs.norm_leaky_relu, [*tensors, out], width, count, channels, slope=slope, eps=eps, BK=block)
     return out
 
 
-def bend_backward(
+def norm_leaky_relu_backward(
     grad: Tensor, a: Tensor, b: Maybe, weight: Maybe, images: Maybe, index: Maybe, norm: Tensor,
     directions: int, channels: int, pool: int, slope: float, eps: float, batch: int, of_a: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -114,7 +114,7 @@ def bend_backward(
 
     def sums(*to: Maybe) -> tuple[Tensor, Tensor]:
         partial = launch.partial()
-        launch(programs.bend_back, [grad, rows, b, index, norm, *to, partial], width, count, channels, pool,
+        launch(programs.norm_leaky_relu_back, [grad, rows, b, index, norm, *to, partial], width, count, channels, pool,
                slope=slope, eps=eps, BK=block)  # fmt: skip
         scale, shift = partial.sum(0)
         return scale, shift
@@ -135,11 +135,11 @@ def bend_backward(
 
 def probe() -> None:
     """Compile one kernel, and fail where Triton cannot: it needs a C compiler, a driver and a GPU that it knows."""
-    programs.moments.warmup(torch.float32, None, None, torch.float64, *[1] * 7, eps=0.0, tiny=1.0, G=1, B=8, grid=(1,))
+    programs.length_sums.warmup(torch.float32, None, None, torch.float64, *[1] * 7, eps=0.0, tiny=1.0, G=1, B=8, grid=(1,))
 
 
 def register(device: str = "cuda") -> None:
     """Make these the operators' bodies on a device: the GPU, or in Triton's interpreter the CPU."""
-    torch.library.impl("vector_neurons::images", device, torch.matmul)  # of graphs that were exported on a CPU
-    for body in (moments, moments_backward, bend, bend_backward):
+    torch.library.impl("vector_neurons::project", device, torch.matmul)  # of graphs that were exported on a CPU
+    for body in (length_sums, length_sums_backward, norm_leaky_relu, norm_leaky_relu_backward):
         torch.library.impl(f"vector_neurons::{body.__name__}", device, body)

@@ -1,0 +1,116 @@
+"""VN-Linear, the lift from points to vector features, and dropout."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..typing import NewVectors, Points, Vectors
+from . import _dispatch
+from . import functional as VF
+from ._checks import check_vectors
+from ._factored import ConcatMean, EdgeInput
+
+
+def width(channels: int) -> int:
+    """Number of vector channels in place of `channels` scalar ones: a third, as in the paper.
+
+    >>> vn.width(1023)
+    341
+    """
+    return channels // 3
+
+
+def lift(*clouds: Points) -> Float[Tensor, "*batch points dim channels"]:
+    """Make vector features of a point cloud: one channel for the coordinates, one for each further vector of a point.
+
+    Args:
+        clouds: the coordinates, and optionally normals or other vectors of the same points.
+
+    Shape:
+        - clouds: `(B, N, 3)` each
+        - out: `(B, N, 3, number of clouds)`
+
+    Equivariant to O(3).
+
+    >>> vn.lift(torch.zeros(2, 10, 3)).shape
+    torch.Size([2, 10, 3, 1])
+    """
+    return torch.stack(clouds, dim=-1)
+
+
+class Linear(nn.Module):
+    """VN-Linear, `V' = W V`: mixes the channels of vector features (paper, section 3.1).
+
+    There is no bias: a constant vector would not rotate with the input. The weight is initialized so that a vector
+    keeps its expected squared length.
+
+    Args:
+        in_channels: vectors in.
+        out_channels: vectors out.
+        num_elements: gives each of so many elements (the axis before the vectors) a matrix of its own, the paper's
+            un-shared form; by default one matrix is shared by all.
+
+    Shape:
+        - x: `(..., 3, in_channels)`; with `num_elements` `(B, ..., num_elements, 3, in_channels)`
+        - out: `(..., 3, out_channels)`
+
+    Equivariant to O(D) in every dimension D, to permutations and to scaling.
+
+    >>> vn.Linear(4, 8)(torch.randn(2, 10, 3, 4)).shape
+    torch.Size([2, 10, 3, 8])
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, num_elements: int | None = None) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.num_elements = in_channels, out_channels, num_elements
+        shape = (out_channels, in_channels) if num_elements is None else (num_elements, out_channels, in_channels)
+        self.weight = nn.Parameter(torch.empty(shape))
+        self.reset_parameters()
+
+    def reset_parameters(self, gain: float = 1.0) -> None:
+        bound = gain * math.sqrt(3 / self.in_channels)
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def forward(self, x: Vectors | EdgeInput | ConcatMean) -> NewVectors:
+        if isinstance(x, EdgeInput | ConcatMean):
+            return x.linear(self.weight)
+        check_vectors(self, x, self.in_channels, rank=2 if self.num_elements is None else 4)
+        if self.num_elements is None:
+            return _dispatch.linear(x, self.weight)
+        if x.shape[-3] != self.num_elements:
+            raise ValueError(
+                f"Linear holds a matrix for each of {self.num_elements} elements, got {x.shape[-3]} in {tuple(x.shape)}"
+            )
+        return VF.linear(x, self.weight)
+
+    def extra_repr(self) -> str:
+        elements = "" if self.num_elements is None else f", num_elements={self.num_elements}"
+        return f"{self.in_channels}, {self.out_channels}{elements}"
+
+
+class Dropout(nn.Module):
+    """Zero whole vectors with probability `p` in training mode; zeroing single coordinates would pick out axes.
+
+    Args:
+        p: probability of a vector to be zeroed.
+
+    Shape:
+        - x, out: `(..., 3, C)`
+
+    Equivariant to O(D).
+
+    >>> vn.Dropout(0.5).eval()(torch.ones(2, 3, 4)).sum().item()
+    24.0
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Vectors) -> Vectors:
+        return x * nn.functional.dropout(torch.ones_like(x[..., :1, :]), self.p, self.training)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
