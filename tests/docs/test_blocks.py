@@ -5,8 +5,9 @@ import re
 import published
 import pytest
 import torch
-from blocks import NOT_RUN, PAGES, blocks, commands
+from blocks import NOT_RUN, PAGES, blocks, commands, text
 
+import vector_neurons as vn
 from vector_neurons.data import modelnet40, occupancy
 
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
@@ -35,6 +36,19 @@ def test_every_python_block_runs(page, workplace, monkeypatch):
         code = compile(block, f"{page}, block {number}", "exec")
         if not block.startswith(NOT_RUN):
             exec(code, namespace)
+    for battery in batteries(namespace):
+        for name in [name for name in dir(battery) if name.startswith("test_")]:
+            getattr(battery(), name)()
+
+
+def batteries(namespace):
+    """The test classes that a page defines."""
+    classes = [value for value in namespace.values() if isinstance(value, type) and value.__module__ in PAGES]
+    return [value for value in classes if issubclass(value, vn.testing.EquivarianceTests)]
+
+
+def test_a_page_shows_tests_to_inherit():
+    assert "class TestTiny(vn.testing.EquivarianceTests)" in text("docs/tutorial.md")
 
 
 def test_most_blocks_are_run():
