@@ -1,8 +1,8 @@
 """Rotation-equivariant neural networks for point clouds, in PyTorch (vector neurons, Deng et al., ICCV 2021).
 
 `import vector_neurons as vn` gives the layers (`vn.Linear`, `vn.Block`, `vn.EdgeConv`, `vn.Invariant`, …), the graph
-(`vn.knn`), `vn.KITS` for networks written once for vector and scalar neurons, the networks (`vn.models`), and `vn.save`,
-`vn.load` and `vn.pretrained` for trained ones.
+(`vn.knn`), `vn.KITS` for networks written once for vector and scalar neurons, the networks (`vn.models`), and
+`vn.save`, `vn.load` and `vn.pretrained` for trained ones.
 """
 
 from importlib import import_module
@@ -12,7 +12,7 @@ from . import geometry, kernels, models, nn, testing, typing
 from .geometry.neighbors import knn
 from .models.store import load, pretrained, save
 from .nn import KITS
-from .nn.vector import *
+from .nn.vector import *  # noqa: F403 - the layers, as listed in its __all__
 
 __version__ = "0.1.0"
 LAZY = ("compat", "data", "mesh", "tasks", "training", "viz")  # what a network of one's own does without

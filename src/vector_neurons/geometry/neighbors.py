@@ -60,9 +60,7 @@ def _knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
     available = fewest if include_self else fewest - 1
     if not 1 <= k <= available:
         others = "" if include_self else " other"
-        raise ValueError(
-            f"k={k} neighbors in a cloud with {available}{others} points: need 1 <= k <= {available}"
-        )
+        raise ValueError(f"k={k} neighbors in a cloud with {available}{others} points: need 1 <= k <= {available}")
     present = x if mask is None else x.where(mask.unsqueeze(-1), 0)
     x = x * power_of_two(present, (1, 2))  # the same neighbors, and squares in range
     order = canonical_order(x, mask)

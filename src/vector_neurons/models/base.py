@@ -37,7 +37,7 @@ class LayerOptions:
 
     Args:
         norm: of every block: `"batch"`, `"log-batch"`, `"layer"`, `"instance"` or `"none"`.
-        direction: of every non-linearity, from a block's `"input"` or `"output"` (the paper's detached form, best there).
+        direction: of every non-linearity, from a block's `"input"` or `"output"` (the paper's detached form).
         pool: over neighbors, `"mean"` or `"max"`; by default mean for vector neurons, max for scalar ones.
         frame: how the invariant layer learns its frame, `"mlp"` or `"linear"`.
         mean: whether the frame also depends on the mean over the cloud.
@@ -82,7 +82,164 @@ class LayerOptions:
         )
 
     @property
-    def lift_all(lift: Callable[..., Tensor], points: Tensor, vectors: Tensor | None, inputs: Inputs) -> Tensor:
+    def head_norm(self) -> Norm:
+        """The norm of layers on a whole cloud, which has no elements for an instance norm."""
+        return "layer" if self.norm == "instance" else self.norm
+
+
+class Encoding(NamedTuple):
+    """Features of a cloud, as a classifier computes them before its head.
+
+    `features` `(B, N, 3, C)` and `frame` `(B, N, 3, 3)` rotate with the cloud, `descriptor` `(B, D)` is invariant. In a
+    scalar network `features` are `(B, N, C)`, `frame` is None, and the descriptor depends on the pose.
+    """
+
+    features: Tensor
+    frame: Tensor | None
+    descriptor: Tensor
+
+
+class Model(nn.Module):
+    """Base class of networks that `vn.save` can save and `vn.load` can rebuild, also of your own.
+
+    It records the arguments of the constructor in `arguments`. They must be numbers, strings, lists, dicts or None.
+    `metadata` is set by `vn.load`.
+
+    >>> class Tiny(vn.models.Model):
+    ...     def __init__(self, classes):
+    ...         super().__init__()
+    ...         self.linear = torch.nn.Linear(3, classes)
+    >>> Tiny(10).arguments
+    {'classes': 10}
+    """
+
+    arguments: dict[str, Any]
+    metadata: Any = None  # a store.Metadata
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Model":
+        """Record the arguments, defaults included."""
+        model = super().__new__(cls)
+        bound = inspect.signature(cls.__init__).bind_partial(model, *args, **kwargs)
+        bound.apply_defaults()
+        object.__setattr__(model, "arguments", {k: v for k, v in bound.arguments.items() if k != "self"})
+        return model
+
+    def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+        """Random inputs that go with these points, and the kind of each: what `vn check` runs the network on."""
+        inputs = inputs_of(self.arguments.get("inputs", ()))
+        given: list[tuple[Tensor, str]] = [(points, "points")]
+        if isinstance(self, Segmenter):
+            given.append((torch.zeros(len(points), dtype=torch.long), "scalars"))
+        if inputs.vectors:
+            given.append((torch.randn(*points.shape, inputs.vectors, dtype=points.dtype), "vectors"))
+        if inputs.scalars:
+            given.append((torch.randn(*points.shape[:2], inputs.scalars, dtype=points.dtype), "scalars"))
+        tensors, kinds = zip(*given, strict=True)
+        return tensors, kinds
+
+
+class Classifier(Model, ABC):
+    """A network from clouds `(B, N, 3)` to logits `(B, classes)`, with the encoding in between."""
+
+    head: nn.Module
+
+    def forward(
+        self,
+        points: Float[Tensor, "batch points 3"],
+        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
+        scalars: Float[Tensor, "batch points scalars"] | None = None,
+        lengths: Int[Tensor, " batch"] | None = None,
+    ) -> Float[Tensor, "batch classes"]:
+        """Compute logits; `lengths` are the numbers of points before padding."""
+        return in_range(self.head(self.encode(points, vectors, scalars, lengths).descriptor), points)
+
+    def encode(
+        self,
+        points: Float[Tensor, "batch points 3"],
+        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
+        scalars: Float[Tensor, "batch points scalars"] | None = None,
+        lengths: Int[Tensor, " batch"] | None = None,
+    ) -> Encoding:
+        """Compute the features, the frames and the descriptor of each cloud."""
+        mask = mask_of(points, lengths)
+        points, vectors, scalars = (zero_padding(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
+        return self.encode_masked(points, vectors, scalars, mask)
+
+    @abstractmethod
+    def encode_masked(
+        self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
+    ) -> Encoding:
+        """Encode clouds whose padding is zero and masked."""
+
+
+class Segmenter(Model, ABC):
+    """A network from clouds `(B, N, 3)` and their categories `(B,)` to logits of every point, `(B, N, parts)`."""
+
+    def forward(
+        self,
+        points: Float[Tensor, "batch points 3"],
+        category: Int[Tensor, " batch"],
+        vectors: Float[Tensor, "batch points 3 vectors"] | None = None,
+        scalars: Float[Tensor, "batch points scalars"] | None = None,
+        lengths: Int[Tensor, " batch"] | None = None,
+    ) -> Float[Tensor, "batch points parts"]:
+        """Compute logits of every point; those of padding are undefined. Further inputs as in `Classifier`."""
+        mask = mask_of(points, lengths)
+        if category.shape != points.shape[:1]:
+            raise ValueError(f"{len(points)} clouds need as many category indices, got {tuple(category.shape)}")
+        points, vectors, scalars = (zero_padding(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
+        return in_range(self.segment_masked(points, category.long(), vectors, scalars, mask), points)
+
+    @abstractmethod
+    def segment_masked(
+        self, points: Tensor, category: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
+    ) -> Tensor:
+        """Segment clouds whose padding is zero and masked."""
+
+
+def inputs_of(inputs: Inputs | Mapping[str, int]) -> Inputs:
+    """Inputs as given, or as read from a saved config."""
+    checked = Inputs(**inputs) if isinstance(inputs, Mapping) else Inputs(*inputs)
+    if min(checked) < 0:
+        raise ValueError(f"numbers of input channels must not be negative, got {checked}")
+    return checked
+
+
+def mask_of(points: Float[Tensor, "batch points 3"], lengths: Int[Tensor, " batch"] | None) -> Mask | None:
+    """The mask of points: True at the first `lengths[b]` of cloud b, False at padding."""
+    if points.ndim != 3 or points.shape[-1] != 3:
+        raise ValueError(f"a network takes clouds (B, N, 3), got {tuple(points.shape)}")
+    if lengths is None:
+        return None
+    if lengths.shape != points.shape[:1]:
+        raise ValueError(f"{len(points)} clouds need as many lengths, got {tuple(lengths.shape)}")
+    # Reading the values would break a compiled graph.
+    if is_concrete(lengths) and lengths.numel() and not (lengths.min() >= 1 and lengths.max() <= points.shape[1]):
+        raise ValueError(f"lengths of clouds padded to {points.shape[1]} points must be 1 to {points.shape[1]}")
+    return torch.arange(points.shape[1], device=points.device) < lengths.to(points.device).unsqueeze(-1)
+
+
+def zero_padding(x: Tensor | None, mask: Mask | None) -> Tensor | None:
+    """Set padding to zero, whatever it holds: 0 · NaN would be NaN."""
+    return x if x is None or mask is None else x.where(mask_like(mask, x.ndim), 0)
+
+
+def in_range(logits: Tensor, points: Tensor) -> Tensor:
+    """The logits; an error if they are not finite because of the size of the clouds."""
+    size = max_abs(points)
+    if MAX_CROSSABLE < size < torch.inf and not logits.isfinite().all():
+        raise RangeError(out_of_range(f"clouds with coordinates of {size:.0e} lead to logits", logits.dtype))
+    return logits
+
+
+def kit_of(neurons: Neurons) -> Any:
+    """The layers of one kind of neurons."""
+    if neurons not in KITS:
+        raise ValueError(f"unknown neurons {neurons!r}: choose {' or '.join(KITS)}")
+    return KITS[neurons]
+
+
+def lift_all(lift: Callable[..., Tensor], points: Tensor, vectors: Tensor | None, inputs: Inputs) -> Tensor:
     """Lift the points and their further vectors `(B, N, 3, V)` to features."""
     given = 0 if vectors is None else vectors.shape[-1]
     if given != inputs.vectors:

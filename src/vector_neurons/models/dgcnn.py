@@ -74,7 +74,13 @@ class Encoder(Trunk):
     """A trunk and the invariant layer of its embedding."""
 
     def __init__(
-        self, neurons: Neurons, widths: Sequence[int | Sequence[int]], embedding: int, *, layers: LayerOptions, **more: Any
+        self,
+        neurons: Neurons,
+        widths: Sequence[int | Sequence[int]],
+        embedding: int,
+        *,
+        layers: LayerOptions,
+        **more: Any,
     ) -> None:
         super().__init__(neurons, widths, embedding, layers=layers, **more)
         self.read = layers.invariant(neurons, kit_of(neurons).width(embedding), NEGATIVE_SLOPE)

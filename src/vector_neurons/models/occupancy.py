@@ -121,7 +121,7 @@ class PlainQueries(nn.Module):
 
 
 class InvariantQueries(nn.Module):
-    """A linear map of `‖x‖²`, `⟨x, Z⟩` and invariants of Z: invariant to rotations of query point x and code Z together.
+    """A linear map of `‖x‖²`, `⟨x, Z⟩` and invariants of Z, for query points x: no rotation of x and Z changes it.
 
     The invariants are VN-In(Z), as the paper writes, or `⟨Z, W Z⟩` channel by channel, as its code does ("product").
     """

@@ -126,7 +126,7 @@ def write(model: Model, folder: Path, metadata: Metadata | None = None) -> None:
 
     if not isinstance(model, Model):
         raise StoreError(
-            f"cannot save a {type(model).__name__}: derive it from vector_neurons.models.Model in place of torch.nn.Module"
+            f"cannot save a {type(model).__name__}: derive it from vector_neurons.models.Model, not torch.nn.Module"
         )
     metadata = metadata or model.metadata or Metadata()
     try:

@@ -10,7 +10,7 @@ from ..geometry.neighbors import knn
 from ..nn._masked import masked_max, masked_mean
 from ..nn.head import Head
 from ..typing import Mask, Neurons
-from .base import Classifier, Encoding, Inputs, JoinScalars, kit_of, lift_all, inputs_of
+from .base import Classifier, Encoding, Inputs, JoinScalars, inputs_of, kit_of, lift_all
 
 NEGATIVE_SLOPE = 0.2
 

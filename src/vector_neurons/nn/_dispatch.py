@@ -29,7 +29,7 @@ BlockInput = Tensor | EdgeInput | ConcatMean
 
 
 class LengthAffine(NamedTuple):
-    """Per channel, the map of lengths n of a batch norm: n → `scale (n - center) + shift`; see `ops.norm_leaky_relu`."""
+    """Per channel, the map of lengths n of a batch norm, `scale (n - center) + shift`; see `ops.norm_leaky_relu`."""
 
     scale: Tensor
     shift: Tensor

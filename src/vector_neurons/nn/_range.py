@@ -44,7 +44,7 @@ def check_magnitude(x: Tensor, largest: float, what: str) -> None:
 
 
 def max_abs(x: Any) -> float:
-    """The largest absolute value of a CPU tensor in single precision; 0 for other tensors, whose range is not checked."""
+    """The largest absolute value of a CPU tensor in single precision; 0 for others, whose range is not checked."""
     # Tensor subclasses may hold no values; float16 is computed in float32 anyway.
     if type(x) not in (Tensor, nn.Parameter) or x.dtype not in (torch.float32, torch.bfloat16):
         return 0.0

@@ -13,7 +13,7 @@ from .linear import Linear
 
 
 class LeakyReLU(nn.Module):
-    """VN-LeakyReLU with its direction `k = U V` from the same features: `s V + (1 - s) VN-ReLU(V)` (paper, section 3.2).
+    """VN-LeakyReLU along a direction `k = U V` of the same features, `s V + (1 - s) VN-ReLU(V)` (paper, section 3.2).
 
     A vector that points along its direction is kept; of others, the part against it is multiplied by the slope `s`.
 
@@ -84,5 +84,3 @@ class Activation(nn.Module):
         if needs_float64(x):
             return in_float64(self.forward, x)
         return VF.activation(x, self.direction(x), self.h, signed=self.signed)
-
-

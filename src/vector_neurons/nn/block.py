@@ -104,9 +104,7 @@ class Block(nn.Module):
             check_vectors(self, x, self.linear.in_channels, rank=2 if batch_norm is None else 3)
         features = _dispatch.project(x, self.linear.weight, self.direction.weight)
         affine = None if batch_norm is None else batch_norm.length_affine(features)
-        return features.norm_leaky_relu(
-            affine, negative_slope=self.negative_slope, eps=self.eps, mean_pool=mean_pool
-        )
+        return features.norm_leaky_relu(affine, negative_slope=self.negative_slope, eps=self.eps, mean_pool=mean_pool)
 
     def extra_repr(self) -> str:
         leaky = f"negative_slope={self.negative_slope}"

@@ -25,6 +25,7 @@ from ._masked import masked_mean
 
 Scalar = Callable[[Tensor], Tensor]
 
+
 def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
@@ -221,8 +222,8 @@ def instance_norm(
 
 
 def _standardize(x: Tensor, dims: list[int], weight: Tensor | None, eps: float, mask: Tensor | None) -> Tensor:
-    # The mean vector of one sample is equivariant, so subtracting it is allowed (across a batch it is not). The variance
-    # is one scalar: a variance per coordinate would pick out axes.
+    # The mean vector of one sample is equivariant, so it may be subtracted (across a batch it is not). The variance is
+    # one scalar: a variance per coordinate would pick out axes.
     wide = _wide(x)
     among = None if dims == [-1] else mask  # an element's own channels need no mask
     centered = wide - masked_mean(wide, dims, among)

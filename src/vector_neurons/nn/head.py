@@ -34,7 +34,8 @@ class Head(nn.Module):
             )
         *hidden, (last, out) = pairs
         self.blocks = nn.ModuleList(
-            scalar.Block(a, b, negative_slope=negative_slope, norm=norm, bias=own) for (a, b), own in zip(hidden, bias, strict=False)
+            scalar.Block(a, b, negative_slope=negative_slope, norm=norm, bias=own)
+            for (a, b), own in zip(hidden, bias, strict=False)
         )
         self.dropouts = nn.ModuleList(map(nn.Dropout, dropout))
         self.logits = nn.Linear(last, out, bias=bias[-1])

@@ -24,7 +24,7 @@ class Invariant(nn.Module):
 
     Args:
         channels: vectors in.
-        kind: `"frame"` (VN-In, `3 C` scalars), `"gram"` (all inner products, `C (C + 1) / 2`) or `"norm"` (lengths, `C`).
+        kind: `"frame"` (VN-In, `3 C` scalars), `"gram"` (inner products, `C (C + 1) / 2`) or `"norm"` (lengths, `C`).
         frame: how the frame is learned: `"mlp"`, three VN layers (the paper's choice), or `"linear"`.
         mean: let the frame also depend on the mean over all elements of the sample.
         project_mean: also project that mean onto the frame (`6 C` scalars, as the authors' code does).
@@ -92,9 +92,7 @@ class Invariant(nn.Module):
         row, column = torch.triu_indices(self.channels, self.channels, device=x.device)
         return VF.invariant_product(x, x)[..., row, column]
 
-    def _in_frame(
-        self, x: Tensor, mask: Mask | None, *, return_frame: bool, pool: bool
-    ) -> Tensor | tuple[Tensor, ...]:
+    def _in_frame(self, x: Tensor, mask: Mask | None, *, return_frame: bool, pool: bool) -> Tensor | tuple[Tensor, ...]:
         # The mean over every axis between the batch and the vectors: never over samples, whose poses differ.
         elements = list(range(1, x.ndim - 2))
         mean = masked_mean(x, elements, mask) if self.mean and elements else x

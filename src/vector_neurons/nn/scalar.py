@@ -37,7 +37,9 @@ def lift(*clouds: Points) -> Float[Tensor, "*batch points channels"]:
 class Linear(nn.Module):
     """An affine map; with `num_elements=N` one for each of the N elements of the axis before the channels."""
 
-    def __init__(self, in_channels: int, out_channels: int, *, num_elements: int | None = None, bias: bool = True) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int, *, num_elements: int | None = None, bias: bool = True
+    ) -> None:
         super().__init__()
         self.in_channels, self.out_channels, self.num_elements = in_channels, out_channels, num_elements
         stack = () if num_elements is None else (num_elements,)
@@ -57,7 +59,9 @@ class Linear(nn.Module):
         return mapped if self.bias is None else mapped + self.bias
 
     def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, num_elements={self.num_elements}, bias={self.bias is not None}"
+        return (
+            f"{self.in_channels}, {self.out_channels}, num_elements={self.num_elements}, bias={self.bias is not None}"
+        )
 
 
 class LeakyReLU(nn.LeakyReLU):
