@@ -126,7 +126,7 @@ def test_the_reference_covers_every_public_name(site, name):
             found = value.__name__ in shown or any(path.startswith(f"{value.__name__}.") for path in shown)
         else:
             home = f"{getattr(value, '__module__', module.__name__)}.{getattr(value, '__qualname__', public)}"
-            found = bool(shown & {f"{module.__name__}.{public}", f"vector_neurons.{public}", home})
+            found = bool(shown & {f"{module.__name__}.{public}", home})
             found = found or any(path.endswith(f".{public}") and resolves(path, value) for path in shown)
         if not found:
             missing.append(public)
