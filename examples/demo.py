@@ -1,10 +1,10 @@
-"""The paper's main result in a few minutes: train upright, test in any pose.
+"""The paper's main result in a few minutes: train on upright shapes, test under arbitrary rotations.
 
     python examples/demo.py
 
-Trains DGCNN and VN-DGCNN, small, on the embedded shapes turned about the vertical (z), tests both under z and SO(3),
-prints the table, with the relative change of their outputs when clouds are turned, and writes demo/report.html. Runs
-that are there already are not trained again.
+Trains a small DGCNN and a small VN-DGCNN on the embedded shapes rotated about the vertical axis (z) and tests both under
+z and SO(3). Prints the table, with the relative change of their outputs under rotations, and writes demo/report.html.
+Runs that are there already are not trained again.
 """
 
 import argparse
@@ -94,8 +94,8 @@ def main() -> None:
     print("\n" + "\n".join("  ".join(word.ljust(12) for word in row) for row in [head, *rows]))
     built.text(
         "Two small networks with the same layers, one of scalar and one of vector neurons, were trained on procedural "
-        f"shapes turned about the vertical (z), and tested on {clouds} others, turned likewise or anyhow, SO(3). "
-        "The last column is the relative change of a network's outputs when clouds are turned."
+        f"shapes rotated about the vertical axis (z), and tested on {clouds} others, under z and under SO(3). "
+        "The last column is the relative change of a network's outputs when clouds are rotated."
     )
     built.table(head, rows)
     for neurons, name in NETWORKS.items():
