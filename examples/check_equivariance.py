@@ -1,6 +1,6 @@
 """Find the layer that breaks the symmetry of a module of your own, and test the repaired one.
 
-    python examples/check_equivariance.py        the same as `vn check FILE.py:NAME` from the shell
+python examples/check_equivariance.py        the same as `vn check FILE.py:NAME` from the shell
 """
 
 import torch

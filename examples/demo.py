@@ -2,7 +2,7 @@
 
     python examples/demo.py
 
-Trains a small DGCNN and a small VN-DGCNN on the embedded shapes rotated about the vertical axis (z) and tests both under
+Trains a small DGCNN and a small VN-DGCNN on embedded shapes rotated about the vertical axis (z) and tests both under
 z and SO(3). Prints the table, with the relative change of their outputs under rotations, and writes demo/report.html.
 Runs that are there already are not trained again.
 """

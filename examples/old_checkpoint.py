@@ -1,7 +1,7 @@
 """Use a checkpoint of the authors' repository, or code that is written with its `vn_layers.py`.
 
-    python examples/old_checkpoint.py best_model.pth        a whole network of theirs, saved as a folder for vn.load
-    python examples/old_checkpoint.py                       a network of your own with their layers, in small
+python examples/old_checkpoint.py best_model.pth        a whole network of theirs, saved as a folder for vn.load
+python examples/old_checkpoint.py                       a network of your own with their layers, in small
 """
 
 import sys

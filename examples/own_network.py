@@ -1,4 +1,4 @@
-"""Train a small network of your own on upright shapes, and test it on rotated ones: `python examples/own_network.py`."""
+"""Train a small network of your own on upright shapes, test it on rotated ones: `python examples/own_network.py`."""
 
 import torch
 from torch import Tensor, nn

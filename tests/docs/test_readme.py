@@ -12,8 +12,8 @@ from blocks import ROOT, blocks, text
 import vector_neurons as vn
 from vector_neurons import kernels
 
-# On generic clouds, with 40 % duplicated points, on a grid. In float32 the eager backend rounds more often than the native
-# one; docs/precision.md has the distribution over seeds.
+# On generic clouds, with 40 % duplicated points, on a grid. In float32 the eager backend rounds more often than the
+# native one; docs/precision.md has the distribution over seeds.
 FLOAT32 = (2e-6, 2e-6, 1e-5) if "native" in kernels.available() else (1e-5, 1e-5, 5e-5)
 BOUNDS = {torch.float64: (1e-12, 1e-10, 1e-10), torch.float32: FLOAT32}
 
