@@ -16,7 +16,7 @@ import torch
 import vector_neurons as vn
 from vector_neurons.data import Shapes
 from vector_neurons.geometry import rotations
-from vector_neurons.viz import stills
+from vector_neurons.viz import gallery
 
 ROOT = Path(__file__).parents[1]
 RIGHT, WRONG = "#007a5e", "#c0392b"
@@ -45,7 +45,7 @@ def main() -> None:
             cloud = (test[index].points @ R.mT).unsqueeze(0)
             answers.append({name: test.classes[network(cloud).argmax()] for name, network in networks.items()})
             answers[-1]["truth"] = truth
-    figure = stills.gallery(points, None, normals=normals, columns=POSES, radius=1.02)
+    figure = gallery(points, None, normals=normals, columns=POSES, radius=1.02)
     for axes, answer in zip(figure.axes, answers, strict=True):
         for line, name in enumerate(networks):
             right = answer[name] == answer["truth"]

@@ -43,8 +43,6 @@ MODULES = [
     "training",
     "typing",
     "viz",
-    "viz.page",
-    "viz.stills",
 ]
 NOT_DOCUMENTED = {"cli"}  # the command, which has `--help`
 
