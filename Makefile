@@ -23,7 +23,7 @@ help:
 	@echo "make docs   set up, then build the documentation into site/ and run all of its code: open site/index.html"
 	@echo "make slow   the tests marked slow"
 	@echo "make fuzz   damaged files, crashes at every write, full disks: 1,500 cases and more, minutes"
-	@echo "make sanitize  the tests of the native kernels under address and undefined-behaviour sanitizers"
+	@echo "make sanitize  the tests of the native kernels under address and undefined-behavior sanitizers"
 	@echo "make bench  the published formulation against this library: docs/speed.md, half an hour"
 	@echo "make clean  remove the virtual environment and caches"
 
@@ -47,7 +47,7 @@ lint: $(STAMP)
 kernels: $(STAMP)
 	-$(BIN)/vn kernels build
 
-# Everything with the native kernels, where they can be built, and again without what has a plain body of its own.
+# All tests with the native kernels, where they can be built; then, on the eager backend, those of what both implement.
 # The hook rewrites functions to check their shapes, once for all; torch.compile could not trace them.
 # Type checks keep one core busy; kernels compile beside them.
 test: $(STAMP)

@@ -33,7 +33,7 @@ def main() -> None:
         shutil.copyfile(given.run / name, given.out / name)
     model = store.load(given.run)
     model.half()
-    checkpoint.write(given.out / "best", model, model.meaning)
+    checkpoint.write(given.out / "best", model, model.metadata)
     if given.pretrained:
         store.save(model, PRETRAINED / given.pretrained)
     print(f"{given.out}: {sum(file.stat().st_size for file in given.out.rglob('*')) / 1e6:.1f} MB")

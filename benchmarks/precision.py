@@ -46,7 +46,7 @@ def stored(network: torch.nn.Module) -> torch.nn.Module:
 
 
 def of_tiny(
-    change: Callable[[torch.nn.Module], torch.nn.Module], dtype: torch.dtype, body: str, frame: str
+    change: Callable[[torch.nn.Module], torch.nn.Module], dtype: torch.dtype, backend: str, frame: str
 ) -> dict[str, list[float]]:
     """Errors of the changed network on each kind of clouds, one for each seed."""
     found: dict[str, list[float]] = {}
@@ -56,7 +56,7 @@ def of_tiny(
         for name, points in clouds(dtype).items():
             if change is stored and "grid" in name:  # whose ties in float32 are none in float64
                 continue
-            with kernels.using(body):
+            with kernels.using(backend):
                 error = vn.testing.equivariance_error(network, points, "points", "scalars")
             found.setdefault(name, []).append(error)
     return found
@@ -92,17 +92,17 @@ def main() -> None:
         "| cloud | mode | precision | median | worst |",
         "|---|---|---|---|---|",
     ]
-    for mode, dtype, change, body, frame in (
+    for mode, dtype, change, backend, frame in (
         ("evaluation", torch.float64, torch.nn.Module.eval, "auto", "linear"),
         ("training", torch.float64, torch.nn.Module.train, "auto", "linear"),
         ("evaluation", torch.float32, torch.nn.Module.eval, "auto", "linear"),
         ("training", torch.float32, torch.nn.Module.train, "auto", "linear"),
-        ("evaluation, eager", torch.float32, torch.nn.Module.eval, "eager", "linear"),
+        ("evaluation, eager backend", torch.float32, torch.nn.Module.eval, "eager", "linear"),
         ("evaluation, exact layers", torch.float32, stored, "auto", "linear"),
         ("evaluation, frame by an MLP", torch.float32, torch.nn.Module.eval, "auto", "mlp"),
         ("training, frame by an MLP", torch.float32, torch.nn.Module.train, "auto", "mlp"),
     ):
-        for name, values in of_tiny(change, dtype, body, frame).items():
+        for name, values in of_tiny(change, dtype, backend, frame).items():
             row = f"| {name} | {mode} | {str(dtype).removeprefix('torch.')} "
             lines.append(row + f"| {statistics.median(values):.1e} | {max(values):.1e} |")
     lines += ["", "| network | precision | median | worst |", "|---|---|---|---|"]

@@ -54,16 +54,16 @@ CASES = [
     Case("vn_dgcnn_partseg", 2048, k=40, times=5),
     Case("vn_pointnet_cls", 1024, times=15),
 ]
-BODIES = ("published", "eager", "native")
+BACKENDS = ("published", "eager", "native")
 
 
-def steps(case: Case, body: str) -> dict[str, Callable[[], object]]:
-    """An evaluation and a training step of one body."""
+def steps(case: Case, backend: str) -> dict[str, Callable[[], object]]:
+    """An evaluation and a training step on one backend."""
     networks = published.load()
     state = networks.random_state(case.network, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
     points = torch.randn(case.clouds, case.points, 3, generator=torch.Generator().manual_seed(1))
     category = torch.arange(case.clouds) if "partseg" in case.network else None
-    if body == "published":
+    if backend == "published":
         trained = {name: t.clone().requires_grad_(t.is_floating_point()) for name, t in state.items()}
         more = [] if category is None else [torch.nn.functional.one_hot(category, 16).float()]
 
@@ -74,7 +74,7 @@ def steps(case: Case, body: str) -> dict[str, Callable[[], object]]:
         more = [] if category is None else [category]
 
         def run(training: bool) -> torch.Tensor:
-            with kernels.using(body):
+            with kernels.using(backend):
                 return model.train(training)(points, *more)
 
     def evaluate() -> None:
@@ -119,17 +119,17 @@ def in_fresh_process(call: str, *arguments: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def peak(case: Case, body: str) -> int:
+def peak(case: Case, backend: str) -> int:
     """Bytes that one training step needs, from a fresh process."""
     call = "speed.peak_here(speed.Case(**json.loads(sys.argv[1])), sys.argv[2])"
-    return int(in_fresh_process(call, json.dumps(case.__dict__), body))
+    return int(in_fresh_process(call, json.dumps(case.__dict__), backend))
 
 
-def peak_here(case: Case, body: str) -> int:
+def peak_here(case: Case, backend: str) -> int:
     """Run a small step, so that everything is loaded, then one step, and tell by how much the peak grew."""
     torch.set_num_threads(1)
-    steps(Case(case.network, 64, case.k), body)["train"]()
-    step = steps(case, body)["train"]
+    steps(Case(case.network, 64, case.k), backend)["train"]()
+    step = steps(case, backend)["train"]
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark so far
     held = status("VmRSS")
     step()
@@ -145,17 +145,17 @@ def status(name: str) -> int:
 def measure(case: Case, memory: bool) -> dict[str, object]:
     """Ratios and times of one row."""
     torch.set_num_threads(1)
-    runs = {body: steps(case, body) for body in BODIES}
+    runs = {backend: steps(case, backend) for backend in BACKENDS}
     row: dict[str, object] = {"case": str(case), **case.__dict__}
     for mode in ("eval", "train"):
-        times = interleaved({body: runs[body][mode] for body in BODIES}, case.times)
-        row |= {f"{mode}_{body}_ms": round(1e3 * statistics.median(t), 1) for body, t in times.items()}
-        for body in BODIES[1:]:
-            ratios = [a / b for a, b in zip(times["published"], times[body], strict=True)]
-            row[f"{mode}_{body}_ratio"] = round(statistics.median(ratios), 1)
+        times = interleaved({backend: runs[backend][mode] for backend in BACKENDS}, case.times)
+        row |= {f"{mode}_{backend}_ms": round(1e3 * statistics.median(t), 1) for backend, t in times.items()}
+        for backend in BACKENDS[1:]:
+            ratios = [a / b for a, b in zip(times["published"], times[backend], strict=True)]
+            row[f"{mode}_{backend}_ratio"] = round(statistics.median(ratios), 1)
     if memory:
-        row |= {f"memory_{body}_mb": round(peak(case, body) / 1e6) for body in BODIES}
-        row |= {f"memory_{b}_ratio": round(row["memory_published_mb"] / row[f"memory_{b}_mb"], 1) for b in BODIES[1:]}
+        row |= {f"memory_{backend}_mb": round(peak(case, backend) / 1e6) for backend in BACKENDS}
+        row |= {f"memory_{b}_ratio": round(row["memory_published_mb"] / row[f"memory_{b}_mb"], 1) for b in BACKENDS[1:]}
     return row
 
 
@@ -173,7 +173,7 @@ def threads() -> float:
 
 
 def graphs(used: bool) -> dict[str, float]:
-    """Nearest neighbours: against the full matrix in 63 dimensions, and of very many points.
+    """Nearest neighbors: against the full matrix in 63 dimensions, and of very many points.
 
     The matrix is mostly memory, three times 64 MB: new, or, where a process has `used` much before, at hand.
     """
@@ -219,8 +219,8 @@ def table(rows: list[dict[str, object]]) -> list[str]:
         memory = "not measured"
         if "memory_native_mb" in r:
             memory = f"{r['memory_native_ratio']} × less ({r['memory_published_mb']} → {r['memory_native_mb']} MB)"
-        plain = [f"{r[f'{m}_eager_ratio']} ×" for m in ("eval", "train")]
-        lines.append(f"| {' | '.join([str(r['case']), *times, memory, *plain])} |")
+        eager = [f"{r[f'{m}_eager_ratio']} ×" for m in ("eval", "train")]
+        lines.append(f"| {' | '.join([str(r['case']), *times, memory, *eager])} |")
     return lines
 
 
@@ -234,8 +234,8 @@ def plot(rows: list[dict[str, object]], path: Path) -> None:
     chosen = [r for r in rows if r["network"] == "vn_dgcnn_cls"]
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for axis, mode, title in zip(axes, ("eval", "train"), ("evaluation", "training step"), strict=True):
-        for body in BODIES:
-            axis.plot([r["points"] for r in chosen], [r[f"{mode}_{body}_ms"] for r in chosen], "o-", label=body)
+        for backend in BACKENDS:
+            axis.plot([r["points"] for r in chosen], [r[f"{mode}_{backend}_ms"] for r in chosen], "o-", label=backend)
         axis.set(xscale="log", yscale="log", xlabel="points", ylabel="ms, two clouds, one thread", title=title)
         axis.set_xticks([r["points"] for r in chosen], [f"{r['points']:,}" for r in chosen], minor=False)
         axis.minorticks_off()

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 import vector_neurons as vn
 
 CHANNELS = 4
-# Batch, points, neighbours, by rank. From two or three elements a batch norm learns next to nothing but rounding.
+# Batch, points, neighbors, by rank. From two or three elements a batch norm learns next to nothing but rounding.
 SIZES = {3: (32,), 4: (2, 16), 5: (2, 8, 6)}
-K = 4  # neighbours in the graphs of `EdgeConv`
+K = 4  # neighbors in the graphs of `EdgeConv`
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Layer:
     dims: tuple[int, ...] = (2, 3, 5)  # of the space; a cross product leaves 3
     least: int = 1  # points needed
     pools: bool = False  # the axis before the vectors goes
-    chooses: bool = False  # picks neighbours or maxima, so that ties and coarse rounding change the output
+    chooses: bool = False  # picks neighbors or maxima, so that ties and coarse rounding change the output
     reflection: bool = True
     scale: float | None = 1.0  # degree d of f(s x) = s**d f(x); None where the layer has a scale of its own
     permutation: bool = True
@@ -128,9 +128,9 @@ NORMS: dict[str, dict[str, Any]] = {
 
 LAYERS = [
     Layer("linear", lambda c, n: vn.Linear(c, c + 2)),
-    Layer("linear-elements", lambda c, n: vn.Linear(c, c + 2, elements=n), permutation=False, **ELEMENTS),
-    Layer("relu", lambda c, n: vn.LeakyReLU(c, slope=0.0)),
-    Layer("leaky-relu", lambda c, n: vn.LeakyReLU(c, slope=0.2)),
+    Layer("linear-elements", lambda c, n: vn.Linear(c, c + 2, num_elements=n), permutation=False, **ELEMENTS),
+    Layer("relu", lambda c, n: vn.LeakyReLU(c, negative_slope=0.0)),
+    Layer("leaky-relu", lambda c, n: vn.LeakyReLU(c, negative_slope=0.2)),
     Layer("leaky-relu-shared", lambda c, n: vn.LeakyReLU(c, shared_direction=True)),
     Layer("activation-relu", lambda c, n: vn.Activation(c, torch.relu)),
     Layer("activation-relu-unsigned", lambda c, n: vn.Activation(c, torch.relu, signed=False)),
@@ -139,10 +139,10 @@ LAYERS = [
     Layer("activation-tanh-shared", lambda c, n: vn.Activation(c, torch.tanh, shared_direction=True), scale=None),
     *(Layer(f"block-{norm}", block(norm=norm), **claims) for norm, claims in NORMS.items()),
     *(
-        Layer(f"block-{norm}-detached", block(norm=norm, nonlinearity="detached"), **claims)
+        Layer(f"block-{norm}-detached", block(norm=norm, direction="output"), **claims)
         for norm, claims in NORMS.items()
     ),
-    Layer("block-relu", block(norm="none", slope=0.0)),
+    Layer("block-relu", block(norm="none", negative_slope=0.0)),
     Layer("block-tanh", block(activation=torch.tanh), **BATCH),
     Layer("block-layer-tanh", block(norm="layer", activation=torch.tanh), scale=0.0),
     Layer("block-shared", block(shared_direction=True), **BATCH),
@@ -150,7 +150,7 @@ LAYERS = [
     Layer("batch-norm-log", lambda c, n: vn.BatchNorm(c, mode="log"), **BATCH),
     Layer("layer-norm", lambda c, n: vn.LayerNorm(c), scale=0.0),
     Layer("instance-norm", lambda c, n: vn.InstanceNorm(c), scale=0.0, **ELEMENTS),
-    Layer("mean-pool", lambda c, n: vn.MeanPool(c), pools=True, **ELEMENTS),
+    Layer("mean-pool", lambda c, n: vn.MeanPool(), pools=True, **ELEMENTS),
     Layer("max-pool", lambda c, n: vn.MaxPool(c), pools=True, chooses=True, **ELEMENTS),
     Layer("edge-conv", edge_conv(), **GRAPH, **BATCH),
     Layer("edge-conv-none", edge_conv(norm="none"), **GRAPH),
@@ -163,7 +163,7 @@ LAYERS = [
     Layer("invariant-linear-mean", invariant(frame="linear", mean=True), scale=2.0, **SCALARS),
     Layer("invariant-linear", invariant(frame="linear", mean=False), scale=2.0, **SCALARS),
     Layer("invariant-mlp-none", invariant(norm="none"), scale=2.0, **SCALARS),
-    Layer("invariant-read-mean", invariant(frame="linear", read_mean=True), scale=2.0, **SCALARS),
+    Layer("invariant-read-mean", invariant(frame="linear", project_mean=True), scale=2.0, **SCALARS),
     Layer("invariant-orthonormal", invariant(frame="linear", orthonormal=True), **SCALARS, **CHIRAL),
     Layer("invariant-gram", invariant(kind="gram"), scale=2.0, **SCALARS),
     Layer("invariant-norm", invariant(kind="norm"), **SCALARS),

@@ -18,5 +18,5 @@ def pebble():
         first.bias.fill_(2.4)
         last.weight.fill_(1 / 32)
         last.bias.fill_(-1.0)
-    model.meaning = store.Meaning(points=80, threshold=0.5)
+    model.metadata = store.Metadata(points=80, threshold=0.5)
     return model

@@ -1,7 +1,7 @@
 """`make sanitize`: the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-The kernels are built with `VN_SANITIZE=1` into a cache of their own; pytest runs with the sanitizers' libraries loaded
-before all others, as they have to be. Any report is a failure, also one of a process that a test started.
+The kernels are built with `VN_SANITIZE=1` into a cache of their own; pytest runs with the sanitizers' libraries
+preloaded, as they require. Any report is a failure, also one of a process that a test started.
 """
 
 import os
@@ -15,7 +15,7 @@ from vector_neurons.kernels.build import compiler
 
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--capture=sys"]
 TESTS = ["tests/kernels", "--ignore=tests/kernels/test_triton.py"]
-# The sanitizers, and what they look for when they start.
+# The sanitizers, and the C++ library whose symbols they intercept at start.
 LIBRARIES = ["libasan.so", "libubsan.so", "libstdc++.so"]
 CHECK = "from vector_neurons import kernels; kernels.use('native')"
 
@@ -25,11 +25,11 @@ def main(arguments):
     if subprocess.run([sys.executable, "-m", "vector_neurons", "kernels", "build"], env=environment).returncode:
         return 1
     with tempfile.TemporaryDirectory() as folder:
-        # To abort is what no test expects of a process that it starts. Processes may send their errors anywhere:
-        # AddressSanitizer writes files; its companion does so only alone, so pytest must leave its reports on stderr.
+        # Aborting fails any test that starts such a process. Tests may redirect stderr, so AddressSanitizer logs to
+        # files; UndefinedBehaviorSanitizer beside it cannot, so pytest must leave stderr as it is (--capture=sys).
         environment |= {
             "LD_PRELOAD": " ".join(map(found, LIBRARIES)),
-            # No leaks: Python does not free all it has when it ends.
+            # Leaks are not reported: Python does not free all memory at exit.
             "ASAN_OPTIONS": f"abort_on_error=1:detect_leaks=0:log_path={folder}/report",
             "UBSAN_OPTIONS": "abort_on_error=1:print_stacktrace=1",
         }

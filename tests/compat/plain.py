@@ -205,7 +205,7 @@ def knn(x, k):
 
 
 def _around(x, k, idx, x_coord=None):
-    """Every point's neighbours, [B, C, 3, N, k]."""
+    """Every point's neighbors, [B, C, 3, N, k]."""
     if idx is None:
         idx = knn(x.flatten(1, 2) if x_coord is None else x_coord, k)
     return torch.stack([sample[:, :, rows] for sample, rows in zip(x, idx, strict=True)])

@@ -100,10 +100,10 @@ class Pooled(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.block, self.pool = vn.Block(4, 8), vn.MeanPool(8)
+        self.block, self.pool = vn.Block(4, 8), vn.MeanPool()
 
     def forward(self, x):
-        return vn.KITS["vector"].pooled(self.block, self.pool, x)
+        return vn.KITS["vector"].block_pool(self.block, self.pool, x)
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -128,7 +128,7 @@ def test_autocast_compiles():
 NETWORKS = {
     "dgcnn": lambda: DGCNN(5, k=8, widths=(12, 24), embedding=48, hidden=(16,), dropout=0.0),
     "dgcnn-max-detached": lambda: DGCNN(
-        5, k=8, widths=(12, 24), embedding=48, hidden=(16,), dropout=0.0, pool="max", nonlinearity="detached"
+        5, k=8, widths=(12, 24), embedding=48, hidden=(16,), dropout=0.0, pool="max", direction="output"
     ),
     "dgcnn-scalar": lambda: DGCNN(5, neurons="scalar", k=8, widths=(12, 24), embedding=48, hidden=(16,), dropout=0.0),
     "pointnet": lambda: PointNet(5, k=8, widths=((12,), (24,)), embedding=48, hidden=(16,), dropout=0.0),

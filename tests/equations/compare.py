@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import vector_neurons as vn
-from vector_neurons.nn.shared import NoNorm
+from vector_neurons.nn.norm import NoNorm
 
 from . import transcription as paper
 
@@ -80,7 +80,9 @@ def norm_of(layer, batch):
 
 def run_block(layer, elements, batch):
     W, U = layer.linear.weight.tolist(), layer.direction.weight.tolist()
-    return paper.block(elements, W, U, norm_of(layer.norm, batch), layer.slope, layer.nonlinearity == "detached")
+    return paper.block(
+        elements, W, U, norm_of(layer.norm, batch), layer.negative_slope, layer.direction_source == "output"
+    )
 
 
 def run_mlp(layer, elements, batch):

@@ -18,7 +18,7 @@ def test_invariant_product(shape):
     x, frame = draw(*shape), draw(*shape[:-1], 3)
     pairs = list(zip(lists(x), lists(frame), strict=True))
     assert_same(VF.invariant_product(x, frame), vectors([paper.product(V, T) for V, T in pairs], shape[:-2]))
-    assert_same(VF.read_in_frame(x, frame), numbers([frame_by_frame(V, T) for V, T in pairs], shape[:-2]))
+    assert_same(VF.project_onto_frame(x, frame), numbers([frame_by_frame(V, T) for V, T in pairs], shape[:-2]))
 
 
 @every_shape
@@ -39,10 +39,10 @@ def test_orthonormal_frame(shape):
 
 @every_shape
 @pytest.mark.parametrize("frame", ["linear", "mlp"])
-@pytest.mark.parametrize(("mean", "read_mean"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(("mean", "project_mean"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("norm", ["batch", "none"])
-def test_vn_in(shape, frame, mean, read_mean, norm):
-    check_vn_in(vn.Invariant(4, frame=frame, mean=mean, read_mean=read_mean, norm=norm), shape)
+def test_vn_in(shape, frame, mean, project_mean, norm):
+    check_vn_in(vn.Invariant(4, frame=frame, mean=mean, project_mean=project_mean, norm=norm), shape)
 
 
 @shapes_3d
@@ -64,7 +64,7 @@ def check_vn_in(layer, shape):
         frames = run_mlp(layer.to_frame, seen, shape[0])
         if layer.orthonormal:
             frames = [paper.orthonormal_frame(*T) for T in frames]
-        read = seen if layer.read_mean else elements
-        assert_same(layer.with_frame(x)[1], vectors(frames, shape[:-2]))
+        read = seen if layer.project_mean else elements
+        assert_same(layer(x, return_frame=True)[1], vectors(frames, shape[:-2]))
         expected = [frame_by_frame(V, T) for V, T in zip(read, frames, strict=True)]
         assert_same(layer(x), numbers(expected, shape[:-2]))

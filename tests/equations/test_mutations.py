@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from . import test_invariants as invariants
-from . import test_linear_and_bend as bends
+from . import test_linear_and_activation as activations
 from . import test_norms as norms
 from . import test_pooling_and_edges as edges
 from .compare import draw
 
 
 @pytest.fixture(autouse=True)
-def _plain_bodies():
-    """Mutations are swapped in for the plain bodies, so these are what must run."""
+def _eager_backend():
+    """Mutations replace the eager functions, so these are what must run."""
     from vector_neurons import kernels
 
     with kernels.using("eager"):
@@ -27,30 +27,30 @@ def _plain_bodies():
 SHAPE = (2, 3, 3, 4)
 
 leaky_checks = [
-    lambda: bends.test_leaky_relu(SHAPE, 0.2, False),
-    lambda: bends.test_block(SHAPE, "none", 0.2, "built-in"),
-    lambda: bends.test_block(SHAPE, "batch", 0.2, "detached"),
+    lambda: activations.test_leaky_relu(SHAPE, 0.2, False),
+    lambda: activations.test_block(SHAPE, "none", 0.2, "input"),
+    lambda: activations.test_block(SHAPE, "batch", 0.2, "output"),
     lambda: edges.test_edge_conv("mean", 0.2, "none", 3, False),
     lambda: invariants.test_vn_in(SHAPE, "mlp", True, False, "batch"),
 ]
 relu_checks = [
     *leaky_checks,
-    lambda: bends.test_relu(SHAPE, False),
-    lambda: bends.test_leaky_relu((4, 3, 4), 0.0, True),
-    lambda: bends.test_block(SHAPE, "none", 0.0, "built-in"),
+    lambda: activations.test_relu(SHAPE, False),
+    lambda: activations.test_leaky_relu((4, 3, 4), 0.0, True),
+    lambda: activations.test_block(SHAPE, "none", 0.0, "input"),
 ]
 h_checks = [
-    lambda: bends.test_activation(SHAPE, True, False),
-    lambda: bends.test_block_with_activation("built-in"),
+    lambda: activations.test_activation(SHAPE, True, False),
+    lambda: activations.test_block_with_activation("input"),
 ]
-literal_h_checks = [lambda: bends.test_activation(SHAPE, False, False)]
+literal_h_checks = [lambda: activations.test_activation(SHAPE, False, False)]
 batch_checks = [
     lambda: norms.test_batch_norm(SHAPE, "norm"),
-    lambda: bends.test_block(SHAPE, "batch", 0.2, "built-in"),
+    lambda: activations.test_block(SHAPE, "batch", 0.2, "input"),
 ]
 log_batch_checks = [
     lambda: norms.test_batch_norm(SHAPE, "log"),
-    lambda: bends.test_block(SHAPE, "log-batch", 0.2, "built-in"),
+    lambda: activations.test_block(SHAPE, "log-batch", 0.2, "input"),
 ]
 max_checks = [
     lambda: edges.test_max_pool((2, 6, 3, 4)),
@@ -60,12 +60,12 @@ max_checks = [
 mean_checks = [lambda: edges.test_mean_pool(SHAPE), lambda: edges.test_edge_conv("mean", 0.2, "none", 3, True)]
 instance_checks = [
     lambda: norms.test_instance_norm(SHAPE, 0.3),
-    lambda: bends.test_block(SHAPE, "instance", 0.2, "detached"),
+    lambda: activations.test_block(SHAPE, "instance", 0.2, "output"),
 ]
 standardise_checks = [
     *instance_checks,
     lambda: norms.test_layer_norm(SHAPE, 0.3),
-    lambda: bends.test_block(SHAPE, "layer", 0.2, "detached"),
+    lambda: activations.test_block(SHAPE, "layer", 0.2, "output"),
 ]
 frame_checks = [lambda: invariants.test_vn_in(SHAPE, "linear", True, False, "none")]
 orthonormal_checks = [
@@ -213,7 +213,7 @@ MUTANTS = [
     ),
     *wrong("functional.mean_pool", mean_checks, sum=lambda x: x.sum(-3)),
     *wrong(
-        "functional._standardise",
+        "functional._standardize",
         standardise_checks,
         not_centred=lambda x, dims, weight, eps: standardised(x, weight, 0, (1 + eps) * square_size(x, dims)),
         spread_about_the_origin=lambda x, dims, weight, eps: standardised(
@@ -227,7 +227,7 @@ MUTANTS = [
         ),
     ),
     *wrong(
-        "functional._standardise",
+        "functional._standardize",
         instance_checks,
         equivariant=False,
         mean_across_the_batch=lambda x, dims, weight, eps: standardised(
@@ -235,7 +235,7 @@ MUTANTS = [
         ),
     ),
     *wrong(
-        "functional.read_in_frame",
+        "functional.project_onto_frame",
         frame_checks,
         equivariant=False,
         not_transposed=lambda x, frame: (frame @ x).flatten(-2),
@@ -243,23 +243,23 @@ MUTANTS = [
     *wrong("functional.orthonormal_frame", orthonormal_checks, left_handed=left_handed),
     *wrong(
         "functional.linear",
-        [lambda: bends.test_linear(SHAPE), lambda: bends.test_block(SHAPE, "none", 0.2, "built-in")],
+        [lambda: activations.test_linear(SHAPE), lambda: activations.test_block(SHAPE, "none", 0.2, "input")],
         channels_moved=lambda x, weight: x.roll(1, -1) @ weight.mT,
     ),
     *wrong(
         "functional.linear",
-        [lambda: bends.test_linear_unshared(SHAPE)],
+        [lambda: activations.test_linear_unshared(SHAPE)],
         one_matrix_for_all=lambda x, weight: x @ (weight[0] if weight.ndim == 3 else weight).mT,
     ),
     *wrong(
-        "vector.edge_features",
+        "edge_conv.edge_features",
         edge_checks,
         n_minus_m=lambda x, graphs, cross: torch.cat([-edge_parts(x, graphs)[0], *edge_parts(x, graphs)[1:]], -1),
         n_cross_m=lambda x, graphs, cross: torch.cat([*edge_parts(x, graphs)[:2], -edge_parts(x, graphs)[2]], -1),
         matrices_exchanged=lambda x, graphs, cross: torch.cat([edge_parts(x, graphs)[i] for i in (1, 0, 2)], -1),
     ),
     *wrong(
-        "shared.knn",
+        "edge_conv.knn",
         edge_checks,
         farthest=lambda x, k, include_self=True: torch.cdist(x.flatten(2), x.flatten(2)).topk(k).indices,
     ),
@@ -267,18 +267,18 @@ MUTANTS = [
 
 CALLS = {
     "functional.leaky_relu": lambda f, x, k: f(x, k, 0.2),
-    "functional.activation": lambda f, x, k: f(x, k, bends.cubic),
+    "functional.activation": lambda f, x, k: f(x, k, activations.cubic),
     "functional.batch_norm": lambda f, x, k: f(x, lambda n: (n - n.mean(0)) / n.std(0) + 0.5),
     "functional.max_pool": lambda f, x, k: f(x, k),
     "functional.mean_pool": lambda f, x, k: f(x),
-    "functional._standardise": lambda f, x, k: f(x, [1], None, 1e-5),
-    "functional.read_in_frame": lambda f, x, k: f(x, k[..., :3]),
+    "functional._standardize": lambda f, x, k: f(x, [1], None, 1e-5),
+    "functional.project_onto_frame": lambda f, x, k: f(x, k[..., :3]),
     "functional.orthonormal_frame": lambda f, x, k: f(x[..., :2]),
     "functional.linear": lambda f, x, k: f(x, torch.arange(12, dtype=torch.float64).view(3, 4)),
-    "vector.edge_features": lambda f, x, k: f(x, torch.tensor([[[0, 1], [2, 1], [0, 2]]] * 2), cross=True),
-    "shared.knn": lambda f, x, k: f(x, 2),
+    "edge_conv.edge_features": lambda f, x, k: f(x, torch.tensor([[[0, 1], [2, 1], [0, 2]]] * 2), cross=True),
+    "edge_conv.knn": lambda f, x, k: f(x, 2),
 }
-INVARIANT = ("functional.read_in_frame", "shared.knn")
+INVARIANT = ("functional.project_onto_frame", "edge_conv.knn")
 
 
 def equivariance_error(path, broken):

@@ -221,4 +221,4 @@ def edge_conv(clouds, graphs, feature, direction, norm, slope, pool):
         edges += [(cloud[m], cloud[n]) for n in range(len(cloud)) for m in graph[n]]
     Q = norm([edge_map(*edge, feature) for edge in edges])
     bent = (bend(Q[e], edge_map(*edges[e], direction), slope) for e in range(len(edges)))
-    return [[pool([next(bent) for _ in neighbours]) for neighbours in graph] for graph in graphs]
+    return [[pool([next(bent) for _ in neighbors]) for neighbors in graph] for graph in graphs]

@@ -1,19 +1,21 @@
-"""Where the native kernels cannot be built or loaded, and who chooses."""
+"""The native kernels where they cannot be built or loaded, and what their cache key depends on."""
 
 import json
 import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 from elsewhere import python
 
-from vector_neurons import kernels
+from vector_neurons import _constants, kernels
 from vector_neurons._files import locked, sha256
 from vector_neurons.kernels.build import CPU, SOURCES, UNITS, flags
+from vector_neurons.nn import functional
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
 
@@ -33,7 +35,7 @@ USE = """
 """
 
 
-def test_without_a_compiler_there_is_one_warning_and_the_plain_body(tmp_path):
+def test_without_a_compiler_there_is_one_warning_and_the_eager_backend(tmp_path):
     code, out, err = python(USE, CXX="no-such-compiler", XDG_CACHE_HOME=str(tmp_path))
     assert code == 0
     assert out == "('eager',) (2, 4, 3, 3)\n"
@@ -129,6 +131,15 @@ def test_a_library_does_not_know_where_it_was_built():
     content = kernels.build().read_bytes()
     for path in (Path(torch.__file__).parent, CPU):
         assert bytes(path) not in content
+
+
+def test_the_relative_floor_is_defined_once_and_part_of_the_key(monkeypatch):
+    module, here = import_module("vector_neurons.kernels.build"), kernels.library()
+    assert functional.RELATIVE_FLOOR == _constants.RELATIVE_FLOOR
+    assert "-DVN_RELATIVE_FLOOR=0.001" in flags()
+    monkeypatch.setattr(module, "RELATIVE_FLOOR", 2e-3)
+    assert "-DVN_RELATIVE_FLOOR=0.002" in flags()
+    assert kernels.library() != here
 
 
 def test_sanitizers_have_a_library_of_their_own(monkeypatch):

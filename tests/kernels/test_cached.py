@@ -116,7 +116,7 @@ def test_what_belongs_to_others_is_refused(empty_cache, stand_in_compiler, monke
         kernels.build()
 
 
-def test_what_is_refused_is_one_warning_and_the_plain_body(copying_compiler, empty_cache):
+def test_what_is_refused_is_one_warning_and_the_eager_backend(copying_compiler, empty_cache):
     kernels.build().parent.chmod(0o777)
     code, out, err = python(USE)
     assert (code, out) == (0, EAGER)

@@ -1,4 +1,4 @@
-"""Who chooses the kernels: the environment, the process, a thread; and who may start to compile them."""
+"""Which backend is in force: chosen by the environment, the process or a thread; and what may compile the kernels."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -36,7 +36,7 @@ def test_native_by_name_fails_where_it_cannot_be_built(tmp_path):
     assert "BuildError: no C++ compiler was found" in err
 
 
-def test_unknown_bodies_are_refused(unchecked):
+def test_unknown_backends_are_refused(unchecked):
     with pytest.raises(ValueError, match="unknown kernels 'quick': choose one of auto, eager, native"):
         kernels.use("quick")
 
@@ -46,9 +46,11 @@ def test_a_choice_for_a_block_is_that_of_its_thread():
     with ThreadPoolExecutor(1) as other:
         with kernels.using("eager"):
             assert not kernels.applicable(x)
+            assert kernels.backend_of(x) == "eager"
             assert other.submit(kernels.applicable, x).result()
             with kernels.using("native"):
                 assert kernels.applicable(x)
+                assert kernels.backend_of(x) == "native"
             assert not kernels.applicable(x)
         assert kernels.applicable(x)
 
@@ -75,8 +77,8 @@ def test_the_backward_pass_is_that_of_the_forward_pass_wherever_it_runs(outside)
     """Nothing asks again in the backward pass, which may run in another thread and after the block."""
     block, x = vn.Block(2, 3).double(), torch.randn(2, 4, 3, 2, dtype=torch.float64, requires_grad=True)
     gradients = []
-    for body in ("eager", "native"):
-        with kernels.using(body):
+    for backend in ("eager", "native"):
+        with kernels.using(backend):
             y = block(x).square().sum()
         with kernels.using(outside), ThreadPoolExecutor(1) as other:
             gradients.append(other.submit(torch.autograd.grad, y, x).result()[0])

@@ -1,11 +1,11 @@
-"""Nearest neighbours by the native body: the same as by the plain one."""
+"""Nearest neighbors by the native backend: the same as by the eager one."""
 
 import pytest
 import torch
 
 import vector_neurons as vn
 from vector_neurons import kernels
-from vector_neurons.geometry import neighbours
+from vector_neurons.geometry import neighbors
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
 
@@ -31,7 +31,7 @@ def clouds():
     }
 
 
-def by_both_bodies(x, k, **options):
+def by_both_backends(x, k, **options):
     with kernels.using("native"):
         found = vn.knn(x, k, **options)
     with kernels.using("eager"):
@@ -40,8 +40,8 @@ def by_both_bodies(x, k, **options):
 
 @pytest.mark.parametrize("cloud", clouds())
 @pytest.mark.parametrize("include_self", [True, False])
-def test_neighbours_are_the_same(cloud, include_self):
-    found, expected = by_both_bodies(clouds()[cloud], 7, include_self=include_self)
+def test_neighbors_are_the_same(cloud, include_self):
+    found, expected = by_both_backends(clouds()[cloud], 7, include_self=include_self)
     assert torch.equal(found, expected)
 
 
@@ -74,39 +74,39 @@ def large_clouds():
 
 @pytest.mark.parametrize("cloud", large_clouds())
 @pytest.mark.parametrize("include_self", [True, False])
-def test_neighbours_in_large_clouds_are_the_same(cloud, include_self):
+def test_neighbors_in_large_clouds_are_the_same(cloud, include_self):
     x = large_clouds()[cloud]
-    found, expected = by_both_bodies(x, 12, include_self=include_self)
+    found, expected = by_both_backends(x, 12, include_self=include_self)
     finite = x.isfinite().all(-1)
     assert torch.equal(found[finite], expected[finite])
 
 
 @pytest.mark.parametrize("k", [1, 300, 1600])
-def test_any_number_of_neighbours_can_be_asked_of_a_large_cloud(k):
-    found, expected = by_both_bodies(large_clouds()["thick"], k)
+def test_any_number_of_neighbors_can_be_asked_of_a_large_cloud(k):
+    found, expected = by_both_backends(large_clouds()["thick"], k)
     assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("dim", [3, 63])
-def test_neighbours_in_large_padded_clouds_are_the_same(dim):
+def test_neighbors_in_large_padded_clouds_are_the_same(dim):
     x = torch.randn(3, 1600, 3) @ torch.randn(3, dim) + 0.1 * torch.randn(3, 1600, dim)
     mask = torch.arange(1600) < torch.tensor([1600, 700, 9])[:, None]
     x[~mask] = torch.nan
-    found, expected = by_both_bodies(x, 8, mask=mask)
+    found, expected = by_both_backends(x, 8, mask=mask)
     assert torch.equal(found[mask], expected[mask])
 
 
 @pytest.mark.parametrize("dim", [3, 20])
-def test_neighbours_of_padded_clouds_are_the_same(dim):
+def test_neighbors_of_padded_clouds_are_the_same(dim):
     x, mask = torch.randn(3, 60, dim), torch.arange(60) < torch.tensor([60, 21, 9])[:, None]
     x[~mask] = torch.nan
-    found, expected = by_both_bodies(x, 8, mask=mask)
+    found, expected = by_both_backends(x, 8, mask=mask)
     assert torch.equal(found[mask], expected[mask])
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("dim", [3, 20])
-def test_what_is_no_number_crashes_nothing(bad, dim):
+def test_what_is_nan_crashes_nothing(bad, dim):
     x = torch.randn(2, 40, dim)
     x[0, 3:30], x[1, 5, 0] = bad, bad
     with kernels.using("native"):
@@ -115,14 +115,14 @@ def test_what_is_no_number_crashes_nothing(bad, dim):
     assert found.max() < 40
 
 
-def test_neighbours_of_many_points_need_no_matrix():
+def test_neighbors_of_many_points_need_no_matrix():
     x = torch.randn(1, 3000, 30, dtype=torch.float64)  # in which random points do not tie
     with kernels.using("native"):
         found = vn.knn(x, 10)
     rows = torch.randint(3000, (20,))
     expected = torch.cdist(x[0, rows], x[0]).topk(10, largest=False).indices
     assert torch.equal(found[0, rows], expected)
-    assert neighbours.BLOCK_ELEMENTS < 3000 * 3000 * 10
+    assert neighbors.BLOCK_ELEMENTS < 3000 * 3000 * 10
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def precision():
 
 @pytest.mark.parametrize("everywhere", [True, False])
 @pytest.mark.parametrize("points", [100, 400])
-def test_neighbours_do_not_round_where_products_may(everywhere, points, precision):
+def test_neighbors_do_not_round_where_products_may(everywhere, points, precision):
     x = torch.randn(1, points, 63)
     with kernels.using("native"):
         expected = vn.knn(x, 12)
@@ -146,12 +146,12 @@ def test_neighbours_do_not_round_where_products_may(everywhere, points, precisio
 
 
 def test_a_space_without_dimensions():
-    found, expected = by_both_bodies(torch.empty(1, 600, 0), 3)
+    found, expected = by_both_backends(torch.empty(1, 600, 0), 3)
     assert torch.equal(found, expected)
 
 
 def test_the_operator_refuses_what_it_would_read_beyond():
     x = torch.randn(2, 9, 3)
     for present, k in ((torch.tensor([3, 9]), 5), (torch.tensor([9, 10]), 2), (torch.tensor([9]), 2)):
-        with pytest.raises(RuntimeError, match=r"neighbours of|how many"):
+        with pytest.raises(RuntimeError, match=r"neighbors of|how many"):
             torch.ops.vector_neurons.knn_canonical(x, present, k, True, 0.0)

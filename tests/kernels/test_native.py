@@ -1,4 +1,4 @@
-"""The native bodies against the plain ones: values and gradients."""
+"""The native backend against the eager one: values and gradients."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ CASES = {
     "block-wide": (lambda: vn.Block(6, 40), (2, N, 3, 6)),
     "block-one-channel": (lambda: vn.Block(6, 1), (2, N, 3, 6)),
     "block-shared": (lambda: vn.Block(6, 21, shared_direction=True), (2, N, 3, 6)),
-    "block-none": (lambda: vn.Block(6, 21, norm="none", slope=0.0), (2, N, 3, 6)),
+    "block-none": (lambda: vn.Block(6, 21, norm="none", negative_slope=0.0), (2, N, 3, 6)),
     "block-eps": (lambda: vn.Block(6, 21, eps=1e-6), (2, N, 3, 6)),
     "block-many-in": (lambda: vn.Block(30, 21), (2, N, 3, 30)),
     "block-many-in-shared": (lambda: vn.Block(30, 21, shared_direction=True), (2, N, 3, 30)),
@@ -41,11 +41,11 @@ CASES = {
 both_modes = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 
 
-def run(module, x, body):
+def run(module, x, backend):
     """Output, and the gradients of input and parameters, of a random function of it."""
     x = x.clone().requires_grad_()
     module.zero_grad()
-    with kernels.using(body):
+    with kernels.using(backend):
         y = module(x)
         weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         (y * weights.to(y.dtype)).sum().backward()
@@ -61,13 +61,13 @@ class Pooled(nn.Module):
         self.read = vn.Invariant(6, **options)
 
     def forward(self, x):
-        largest, mean, frame = self.read.pooled(x)
+        largest, mean, frame = self.read(x, pool=True)
         return torch.cat([largest, mean, frame.flatten(1)], dim=-1)
 
 
 CASES |= {
     "pooled": (Pooled, (2, N, 3, 6)),
-    "pooled-read-mean": (lambda: Pooled(read_mean=True), (2, N, 3, 6)),
+    "pooled-project-mean": (lambda: Pooled(project_mean=True), (2, N, 3, 6)),
     "pooled-orthonormal-no-mean": (lambda: Pooled(mean=False, frame="linear", orthonormal=True), (2, N, 3, 6)),
 }
 
@@ -87,13 +87,13 @@ def build(name, dtype, training, seed=0):
 def test_values_and_gradients_in_float64(name, training):
     module, x = build(name, torch.float64, training)
     statistics = [b.clone() for b in module.buffers()]
-    plain = run(module, x, "eager")
+    eager = run(module, x, "eager")
     learned = [b.clone() for b in module.buffers()]
     for buffer, before in zip(module.buffers(), statistics, strict=True):
         buffer.copy_(before)
     native = run(module, x, "native")
-    assert native.keys() == plain.keys()
-    for part, expected in plain.items():
+    assert native.keys() == eager.keys()
+    for part, expected in eager.items():
         assert relative_error(native[part], expected) <= 1e-11, part
     for buffer, expected in zip(module.buffers(), learned, strict=True):
         torch.testing.assert_close(buffer, expected)
@@ -101,13 +101,13 @@ def test_values_and_gradients_in_float64(name, training):
 
 @every_case
 @both_modes
-def test_float32_is_as_accurate_as_the_plain_body(name, training):
+def test_float32_is_as_accurate_as_the_eager_backend(name, training):
     exact = run(*build(name, torch.float64, training), "eager")
-    plain = run(*build(name, torch.float32, training), "eager")
+    eager = run(*build(name, torch.float32, training), "eager")
     native = run(*build(name, torch.float32, training), "native")
     for part, truth in exact.items():
-        # Where the plain body happens to be exact, three units of rounding are allowed.
-        assert relative_error(native[part], truth) <= 4 * relative_error(plain[part], truth) + 4e-7, part
+        # Where the eager backend happens to be exact, three units of rounding are allowed.
+        assert relative_error(native[part], truth) <= 4 * relative_error(eager[part], truth) + 4e-7, part
 
 
 @pytest.mark.parametrize("name", ["block", "block-shared", "block-none", "edge-conv", "edge-conv-deep", "batch-norm"])
@@ -122,18 +122,18 @@ def test_degenerate_clouds(name, cloud, training):
         "tiny": 1e-30 * x,
         "huge": 1e30 * x,
     }[cloud]
-    plain, native = run(module, x, "eager"), run(module, x, "native")
-    for part, expected in plain.items():
+    eager, native = run(module, x, "eager"), run(module, x, "native")
+    for part, expected in eager.items():
         assert native[part].isfinite().all()
         scale = expected.abs().max().clamp_min(1e-12)
         assert ((native[part] - expected).abs().max() / scale) <= 1e-9, part
 
 
 @pytest.mark.parametrize("clouds", [1, 3])
-@pytest.mark.parametrize("on", ["edges", "points", "images", "wide-images"])
+@pytest.mark.parametrize("on", ["edges", "points", "projected", "wide-projected"])
 def test_the_number_of_threads_changes_no_bit(clouds, on):
-    wide = on == "wide-images"  # by another product
-    on, inputs, width = ("images", 96, 128) if wide else (on, 48, 24)
+    wide = on == "wide-projected"  # by another product
+    on, inputs, width = ("projected", 96, 128) if wide else (on, 48, 24)
     a = torch.randn(clouds, 300, 3, inputs)
     b = torch.randn(clouds, 300, 3, 2 * width)
     graph, weight = torch.randint(300, (clouds, 300, 7)), torch.randn(inputs, 2 * width)
@@ -144,11 +144,11 @@ def test_the_number_of_threads_changes_no_bit(clouds, on):
         leaves = [t.clone().requires_grad_() for t in (a, b if on == "edges" else b[:, :1], norm, weight)]
         rows = BlockInput(*leaves[:2])
         rows = rows._replace(neighbors=graph) if on == "edges" else rows
-        rows = rows._replace(weight=leaves[3]) if on == "images" else rows
+        rows = rows._replace(weight=leaves[3]) if on == "projected" else rows
         y = norm_leaky_relu(rows, leaves[2], width, width - 3, 7 if on == "edges" else 1, 0.2, None, batch=100)
         sums = length_sums(rows, width, None)
-        loss = y.square().sum() + (0 if on == "images" else sums.square().sum())
-        gradients = torch.autograd.grad(loss, leaves[: 4 if on == "images" else 3])
+        loss = y.square().sum() + (0 if on == "projected" else sums.square().sum())
+        gradients = torch.autograd.grad(loss, leaves[: 4 if on == "projected" else 3])
         return [y, sums, project(a, weight), vn.knn(a, 9), vn.knn(a[..., :1], 9), *gradients]
 
     threads = torch.get_num_threads()
@@ -162,14 +162,15 @@ def test_the_number_of_threads_changes_no_bit(clouds, on):
 
 
 def test_the_gradient_by_finite_differences():
-    module = vn.EdgeConv(2, 3, k=3, slope=0.3).double().train()
+    module = vn.EdgeConv(2, 3, k=3, negative_slope=0.3).double().train()
     graph = vn.knn(torch.randn(1, 6, 3), 3)
-    from vector_neurons.nn.unbuilt import Edges
+    from vector_neurons.nn._factored import EdgeInput
 
     with kernels.using("native"):
         block = module.blocks[0]
         assert torch.autograd.gradcheck(
-            lambda x: block.mean(Edges(x, graph)), torch.randn(1, 6, 3, 2, dtype=torch.float64, requires_grad=True)
+            lambda x: block(EdgeInput(x, graph), mean_pool=True),
+            torch.randn(1, 6, 3, 2, dtype=torch.float64, requires_grad=True),
         )
 
 
@@ -180,11 +181,11 @@ def test_lengths_that_hardly_differ_have_a_variance(spread):
     blocks = [vn.Block(12, 8) for _ in range(2)]
     blocks[1].load_state_dict(blocks[0].state_dict())
     exact = run(blocks[0].double(), x.double(), "eager")
-    plain, native = run(blocks[0].float(), x, "eager"), run(blocks[1], x, "native")
+    eager, native = run(blocks[0].float(), x, "eager"), run(blocks[1], x, "native")
     assert blocks[1].norm.bn.running_var.min() >= 0
     if spread:
         for part in ("output", "input"):
-            assert relative_error(native[part], exact[part]) <= 4 * relative_error(plain[part], exact[part]) + 1e-6
+            assert relative_error(native[part], exact[part]) <= 4 * relative_error(eager[part], exact[part]) + 1e-6
 
 
 def test_a_cloud_far_from_the_origin():
@@ -197,9 +198,9 @@ def test_a_cloud_far_from_the_origin():
 def test_an_input_without_gradient(name, training):
     module, x = build(name, torch.float64, training)
     gradients = []
-    for body in ("eager", "native"):
+    for backend in ("eager", "native"):
         module.zero_grad()
-        with kernels.using(body):
+        with kernels.using(backend):
             module(x).square().sum().backward()
         gradients.append([p.grad for p in module.parameters()])
     for found, expected in zip(*gradients, strict=True):
@@ -209,17 +210,17 @@ def test_an_input_without_gradient(name, training):
 def test_parameters_without_gradient():
     module, x = build("block-many-in", torch.float64, True)
     module.linear.requires_grad_(False), module.direction.requires_grad_(False)
-    plain, native = run(module, x, "eager"), run(module, x, "native")
-    assert native.keys() == plain.keys()
-    for part, expected in plain.items():
+    eager, native = run(module, x, "eager"), run(module, x, "native")
+    assert native.keys() == eager.keys()
+    for part, expected in eager.items():
         assert relative_error(native[part], expected) <= 1e-11, part
 
 
 def test_directions_too_short_beside_others_are_bounded_alike():
     module, x = build("block", torch.float64, True)
     module.direction.weight.data[0] *= 5e-4
-    plain, native = run(module, x, "eager"), run(module, x, "native")
-    for part, expected in plain.items():
+    eager, native = run(module, x, "eager"), run(module, x, "native")
+    for part, expected in eager.items():
         assert relative_error(native[part], expected) <= 1e-11, part
 
 
@@ -268,14 +269,14 @@ def test_rows_mapped_by_a_weight_of_another_type():
 def test_a_norm_trains_behind_frozen_maps(training):
     block, x = vn.Block(4, 8).train(training), torch.randn(2, 9, 3, 4)
     block.linear.requires_grad_(False), block.direction.requires_grad_(False)
-    native, plain = (run_frozen(block, x, body) for body in ("native", "eager"))
-    for found, expected in zip(native, plain, strict=True):
+    native, eager = (run_frozen(block, x, backend) for backend in ("native", "eager"))
+    for found, expected in zip(native, eager, strict=True):
         assert relative_error(found, expected) <= 1e-5
 
 
-def run_frozen(block, x, body):
+def run_frozen(block, x, backend):
     block.zero_grad()
-    with kernels.using(body):
+    with kernels.using(backend):
         block(x).square().sum().backward()
     return [block.norm.bn.weight.grad.clone(), block.norm.bn.bias.grad.clone()]
 
@@ -283,5 +284,5 @@ def run_frozen(block, x, body):
 @pytest.mark.parametrize(("of_block", "of_x"), [(torch.float32, torch.float64), (torch.float64, torch.float32)])
 def test_a_block_and_features_of_two_types_are_refused(of_block, of_x):
     block, x = vn.Block(4, 8).to(of_block).eval(), torch.randn(2, 5, 3, 4, dtype=of_x)
-    with kernels.using("native"), torch.no_grad(), pytest.raises(RuntimeError, match="bring one to the other"):
+    with kernels.using("native"), torch.no_grad(), pytest.raises(RuntimeError, match="convert one of them"):
         block(x)

@@ -1,4 +1,4 @@
-"""Where the native bodies leave the work to the plain ones, what they refuse, and inputs out of the ordinary."""
+"""Where the native backend falls back to the eager one, what it refuses, and unusual inputs."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_statistics_of_the_batch_in_evaluation_leave_padding_out():
         torch.testing.assert_close(block(x, mask)[mask], expected[mask])
 
 
-def test_points_without_neighbours_have_no_gradient():
+def test_points_without_neighbors_have_no_gradient():
     layer, x = vn.EdgeConv(6, [21, 10], k=4).eval(), torch.randn(2, 50, 3, 6, requires_grad=True)
     with kernels.using("native"):
         layer(x, torch.zeros(2, 50, 0, dtype=torch.int64)).nansum().backward()
@@ -71,7 +71,7 @@ def test_inputs_need_not_be_contiguous(channels):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # raised by torch's own jvp
-def test_transforms_of_functions_take_the_plain_body():
+def test_transforms_of_functions_take_the_eager_backend():
     block, x = vn.Block(6, 8).eval(), torch.randn(2, 5, 3, 6)
     with kernels.using("native"):
         _, found = torch.func.jvp(block, (x,), (x,))
@@ -82,20 +82,20 @@ def test_transforms_of_functions_take_the_plain_body():
         torch.testing.assert_close(gradient, torch.func.grad(lambda x: block(x).square().sum())(x))
 
 
-def test_a_reading_that_is_no_number_is_not_hidden():
+def test_a_reading_that_is_nan_is_not_hidden():
     x = torch.randn(2, 9, 3, 6)
     x[0, 0] = torch.nan
     with kernels.using("native"):
-        largest, mean, _ = vn.Invariant(6, mean=False, frame="linear").pooled(x)
+        largest, mean, _ = vn.Invariant(6, mean=False, frame="linear")(x, pool=True)
     assert largest[0].isnan().all()
     assert mean[0].isnan().all()
     assert largest[1].isfinite().all()
 
 
-@pytest.mark.parametrize("body", ["eager", "native"])
-def test_graphs_that_do_not_fit_are_refused(body, unchecked):
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_graphs_that_do_not_fit_are_refused(backend, unchecked):
     layer, x = vn.EdgeConv(6, 8, k=4).eval(), torch.randn(2, 50, 3, 6)
-    with kernels.using(body):
+    with kernels.using(backend):
         for shape in ((2, 10, 4), (1, 50, 4), (2, 60, 4)):
             with pytest.raises(ValueError, match=r"a graph of \(2, 50\) clouds and points"):
                 layer(x, torch.zeros(shape, dtype=torch.int64))
@@ -127,8 +127,8 @@ def test_operators_refuse_what_they_would_read_beyond():
     refused("one channel or 8", BlockInput(a), directions=0)
     refused("a weight maps", BlockInput(a, weight=weight[:8]))
     refused("a weight maps", BlockInput(a, weight=weight, neighbors=graph), pool=3)
-    refused("images need their weight", BlockInput(a, weight=weight, projected=a[:1]))
-    refused("images need their weight", BlockInput(a, projected=a))
+    refused("projected features need their weight", BlockInput(a, weight=weight, projected=a[:1]))
+    refused("projected features need their weight", BlockInput(a, projected=a))
 
 
 def test_second_derivatives_are_refused_in_one_line():
@@ -160,7 +160,7 @@ def test_a_part_may_be_exchanged():
 
     for part, other in {
         "linear": nn.Sequential(vn.Linear(6, 4), vn.Linear(4, 8)),
-        "direction": vn.Linear(6, 8, elements=5),
+        "direction": vn.Linear(6, 8, num_elements=5),
         "norm": Twice(8),
     }.items():
         setattr(block, part, other)
@@ -176,7 +176,7 @@ def test_a_part_may_be_exchanged():
         torch.testing.assert_close(block(x), expected)
 
 
-def test_half_precision_and_other_dimensions_take_the_plain_body():
+def test_half_precision_and_other_dimensions_take_the_eager_backend():
     with kernels.using("native"):
         assert vn.Block(6, 8).bfloat16()(torch.randn(2, 5, 3, 6).bfloat16()).dtype == torch.bfloat16
         assert vn.Block(6, 8)(torch.randn(2, 5, 4, 6)).shape == (2, 5, 4, 8)
@@ -184,14 +184,14 @@ def test_half_precision_and_other_dimensions_take_the_plain_body():
             assert vn.EdgeConv(6, 8, k=3)(torch.randn(2, 5, 3, 6)).shape == (2, 5, 3, 8)
 
 
-def test_a_row_that_is_no_number_leaves_its_neighbours_alone():
+def test_a_row_that_is_nan_leaves_its_neighbors_alone():
     block, x = vn.Block(6, 8, norm="none").eval(), torch.randn(1, 8, 3, 6)
     with torch.no_grad():
         block.direction.weight[0] *= 1e-5  # far below the bound
         expected = block(x)
         x[0, 1] = torch.nan
-        for body in ("native", "eager"):
-            with kernels.using(body):
+        for backend in ("native", "eager"):
+            with kernels.using(backend):
                 found = block(x)
             others = [0, *range(2, 8)]
             torch.testing.assert_close(found[0, others], expected[0, others])

@@ -1,4 +1,4 @@
-"""The Triton operators without a GPU: run in Triton's interpreter against the plain mathematics and C++, and compiled.
+"""The Triton operators without a GPU: run in Triton's interpreter against eager operations and C++, and compiled.
 
 Triton decides at its import whether to interpret, so both happen in processes of their own, which run this file.
 """
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import vector_neurons as vn
 from vector_neurons import kernels
-from vector_neurons.geometry import neighbours
+from vector_neurons.geometry import neighbors
 from vector_neurons.nn import functional as VF
 
 pytestmark = [
@@ -28,7 +28,7 @@ CLOUDS, POINTS = 2, 7
 
 
 class Case(NamedTuple):
-    """What an operator is given; the graph's edges, or points."""
+    """The arguments of an operator: rows on the edges of a graph, or points."""
 
     graph: bool = True
     second: bool = True
@@ -37,7 +37,7 @@ class Case(NamedTuple):
     pool: bool = True
     k: int = 3
     channels: int = 21
-    mapped: bool = False  # rows are images, by a weight
+    weight: bool = False  # rows are projected by a weight
     batch: int = 0
 
 
@@ -57,15 +57,15 @@ CASES = {
     "points-pooled-eps": Case(graph=False, eps=1e-2, k=POINTS),
     "points-alone": Case(graph=False, pool=False, second=False),
     "points-wide": Case(graph=False, pool=False, channels=300),
-    "points-mapped": Case(graph=False, pool=False, mapped=True),
-    "points-mapped-batch": Case(graph=False, pool=False, mapped=True, batch=CLOUDS * POINTS),
-    "points-mapped-alone": Case(graph=False, pool=False, mapped=True, second=False),
-    "points-mapped-shared": Case(graph=False, pool=False, mapped=True, direction="shared"),
+    "points-weight": Case(graph=False, pool=False, weight=True),
+    "points-weight-batch": Case(graph=False, pool=False, weight=True, batch=CLOUDS * POINTS),
+    "points-weight-alone": Case(graph=False, pool=False, weight=True, second=False),
+    "points-weight-shared": Case(graph=False, pool=False, weight=True, direction="shared"),
     "points-none": Case(graph=False, pool=False, second=False, direction="none"),
 }
 # All in float64, and those in float32 that read, sum and write in ways of their own.
 SINGLE = ["edges", "edges-batch", "edges-shared-eps-unpooled", "edges-without-second"]
-SINGLE += ["points", "points-pooled-eps", "points-wide", "points-mapped-batch"]
+SINGLE += ["points", "points-pooled-eps", "points-wide", "points-weight-batch"]
 RUNS = [(name, torch.float64) for name in CASES] + [(name, torch.float32) for name in SINGLE]
 COMPILED = {"edges": torch.float32, "edges-shared": torch.float64, "edges-k-1": torch.float32, "points": torch.float32}
 LAYERS = {
@@ -92,88 +92,89 @@ def given(case, dtype):
 
     a = rows(CLOUDS, POINTS, 3)
     b = rows(CLOUDS, POINTS if case.graph else 1, 3) if case.second else None
-    weight = rows(2) if case.mapped else None
-    a = torch.randn(CLOUDS, POINTS, 3, 2, dtype=dtype, generator=make) if case.mapped else a
+    weight = rows(2) if case.weight else None
+    a = torch.randn(CLOUDS, POINTS, 3, 2, dtype=dtype, generator=make) if case.weight else a
     a[0, 0] = 0
     if b is not None:
         b[0, 0] = 0
     index = torch.randint(POINTS, (CLOUDS, POINTS, case.k), generator=make) if case.graph else None
     if index is not None:
         index[0, 0, 0] = 0  # the zero row
-    scale, shift, centre, inverse = torch.rand(4, case.channels, dtype=dtype, generator=make) + 0.5
-    norm = torch.stack([scale, shift, centre, torch.full_like(scale, 0.7), inverse])
+    scale, shift, center, inverse = torch.rand(4, case.channels, dtype=dtype, generator=make) + 0.5
+    norm = torch.stack([scale, shift, center, torch.full_like(scale, 0.7), inverse])
     return a, b, weight, index, F.pad(norm, (0, width - case.channels)), width if along > 1 else along
 
 
 def run(operators, case, dtype):
-    """Everything the four operators say."""
+    """The results of the four operators."""
     a, b, weight, index, norm, directions = given(case, dtype)
     width, pool = norm.shape[1], case.k if case.pool else 1
-    bends = a, b, weight, None, index, norm, directions, case.channels, pool, 0.2, case.eps, case.batch
-    bent = operators.bend(*bends)
-    sums = operators.moments(a, b, weight, index, width, max(case.eps, 0.0))
-    found = {"bend": bent, "moments": sums}
-    found |= zip(("a", "b", "weight", "norm"), operators.bend_backward(gradient(bent), *bends, True), strict=True)
+    arguments = a, b, weight, None, index, norm, directions, case.channels, pool, 0.2, case.eps, case.batch
+    out = operators.norm_leaky_relu(*arguments)
+    sums = operators.length_sums(a, b, weight, index, width, max(case.eps, 0.0))
+    found = {"norm_leaky_relu": out, "length_sums": sums}
+    back = operators.norm_leaky_relu_backward(gradient(out), *arguments, True)
+    found |= zip(("a", "b", "weight", "norm"), back, strict=True)
     if weight is None:
-        back = operators.moments_backward(gradient(sums), a, b, index, width, max(case.eps, 0.0))
-        found |= zip(("moments a", "moments b"), back, strict=True)
+        back = operators.length_sums_backward(gradient(sums), a, b, index, width, max(case.eps, 0.0))
+        found |= zip(("length_sums a", "length_sums b"), back, strict=True)
     return found
 
 
 def mixed(operators, of_a):
-    """What the operators make, in float64, of rows of float32, or of the same in float64."""
-    case = CASES["points-mapped"]
+    """Results for a weight in float64 and rows in float32, or the same rows in float64."""
+    case = CASES["points-weight"]
     a, b, weight, index, norm, directions = given(case, torch.float64)
     a = a.float().to(of_a)
-    bent = operators.bend(a, b, weight, None, index, norm, directions, case.channels, 1, 0.2, case.eps, 0)
-    return {"bend": bent, "moments": operators.moments(a, b, weight, index, norm.shape[1], 0.0)}
+    out = operators.norm_leaky_relu(a, b, weight, None, index, norm, directions, case.channels, 1, 0.2, case.eps, 0)
+    return {"norm_leaky_relu": out, "length_sums": operators.length_sums(a, b, weight, index, norm.shape[1], 0.0)}
 
 
 def gradient(y):
     return torch.randn(y.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(y.dtype)
 
 
-def plain(case, dtype):
+def eager(case, dtype):
     """The same by autograd, in float64, rows and all."""
     a, b, weight, index, norm, directions = given(case, dtype)
     tensors = [None if x is None else x.double().requires_grad_() for x in (a, b, weight, norm)]
     a, b, weight, norm = tensors
-    images = a if weight is None else a @ weight
+    projected = a if weight is None else a @ weight
     if index is None:
-        rows = (images if b is None else images + b).flatten(0, 1)
+        rows = (projected if b is None else projected + b).flatten(0, 1)
     else:
-        rows = neighbours.gather(images, index)
+        rows = neighbors.gather(projected, index)
         rows = (rows if b is None else rows + b.unsqueeze(2)).flatten(0, 2)
     width = norm.shape[1]
     q, k = rows[..., :width], rows[..., width : width + directions]
     n = VF.norm(q) + max(case.eps, 0.0)
-    scale, shift, centre, floor, inverse = norm
+    scale, shift, center, floor, inverse = norm
     if case.batch:
-        # A function of the lengths that has the centre's value, and their mean's gradient; likewise of the scale.
+        # A function of the lengths that has the center's value, and their mean's gradient; likewise of the scale.
         mean = n.sum(0) / case.batch
-        spread = (n - centre.detach()).square().sum(0) / case.batch
+        spread = (n - center.detach()).square().sum(0) / case.batch
         moving = 1 - 0.5 * inverse.detach() * (spread - spread.detach())
-        scale, centre = scale * moving, centre.detach() + mean - mean.detach()
-    y = (q * ((scale * (n - centre) + shift) / n.maximum(floor.detach())).unsqueeze(1))[..., : case.channels]
+        scale, center = scale * moving, center.detach() + mean - mean.detach()
+    y = (q * ((scale * (n - center) + shift) / n.maximum(floor.detach())).unsqueeze(1))[..., : case.channels]
     if directions:
         k = k[..., : case.channels]
         squares = k.square().sum(1, keepdim=True)
         least = (1e-6 * squares.mean(-1, keepdim=True)).clamp_min(torch.finfo(dtype).tiny ** 0.5).detach()
         squares = squares.where(squares >= least, least) if case.eps < 0 else squares + case.eps
         y = y - 0.8 * (y * k).sum(1, keepdim=True).clamp_max(0) / squares * k
-    bent = y.unflatten(0, (-1, case.k if case.pool else 1)).mean(1)
+    out = y.unflatten(0, (-1, case.k if case.pool else 1)).mean(1)
     sums = torch.stack([n.sum(0), n.square().sum(0)])
-    weights = gradient(bent.to(dtype)).double()
+    weights = gradient(out.to(dtype)).double()
     known = [x for x in tensors if x is not None]
-    back = iter(torch.autograd.grad((bent * weights).sum(), known, retain_graph=True))
-    found = {"bend": bent, "moments": sums}
+    back = iter(torch.autograd.grad((out * weights).sum(), known, retain_graph=True))
+    found = {"norm_leaky_relu": out, "length_sums": sums}
     found |= {
         name: torch.zeros(0) if x is None else next(back)
         for name, x in zip(("a", "b", "weight", "norm"), tensors, strict=True)
     }
     if weight is None:
         of_sums = iter(torch.autograd.grad((sums * gradient(sums)).sum(), [x for x in (a, b) if x is not None]))
-        found |= {"moments a": next(of_sums), "moments b": next(of_sums, torch.zeros(0))}
+        found |= {"length_sums a": next(of_sums), "length_sums b": next(of_sums, torch.zeros(0))}
     return found
 
 
@@ -190,16 +191,18 @@ def run_layer(name):
 
 def interpret(path):
     """In a process of its own: run the operators, and layers on them."""
-    from vector_neurons.kernels import triton
+    from vector_neurons.kernels.cuda import ops
 
-    triton.FEW = 3  # several programs, the last of them with rows that do not exist, also on so few points
-    found = {(name, dtype): run(triton, CASES[name], dtype) for name, dtype in RUNS}
-    found["mixed"] = {dtype: mixed(triton, dtype) for dtype in (torch.float32, torch.float64)}
-    triton.register("cpu")
-    torch.library.impl("vector_neurons::nearest", "cpu", lambda x, _, k, own, __: neighbours._search(x, k, own, None))
-    kernels._State.native = "loaded"  # the operators now have bodies, though not those in C++
-    launch, launched = triton._Launch.__call__, []
-    triton._Launch.__call__ = lambda *args, **kwargs: launched.append(args[1]) or launch(*args, **kwargs)
+    ops.ROWS_PER_UNIT = 3  # several programs, the last of them with rows that do not exist, also on so few points
+    found = {(name, dtype): run(ops, CASES[name], dtype) for name, dtype in RUNS}
+    found["mixed"] = {dtype: mixed(ops, dtype) for dtype in (torch.float32, torch.float64)}
+    ops.register("cpu")
+    torch.library.impl(
+        "vector_neurons::knn_canonical", "cpu", lambda x, _, k, own, __: neighbors._search(x, k, own, None)
+    )
+    kernels._State.native = "loaded"  # the operators are now implemented, though not in C++
+    launch, launched = ops._Launch.__call__, []
+    ops._Launch.__call__ = lambda *args, **kwargs: launched.append(args[1]) or launch(*args, **kwargs)
     for name in LAYERS:
         launched.clear()
         result = run_layer(name)
@@ -212,7 +215,7 @@ def compile(path):
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from vector_neurons.kernels import triton as operators
+    from vector_neurons.kernels.cuda import ops
 
     class Driver:
         def get_current_device(self):
@@ -234,10 +237,10 @@ def compile(path):
 
     sizes = []
     triton.runtime.driver.set_active(Driver())
-    for name in ("moments", "moments_back", "bend", "bend_back"):
-        setattr(operators.programs, name, Compiled(getattr(operators.programs, name)))
+    for name in ("length_sums", "length_sums_backward", "norm_leaky_relu", "norm_leaky_relu_backward"):
+        setattr(ops.programs, name, Compiled(getattr(ops.programs, name)))
     for name, dtype in COMPILED.items():
-        run(operators, CASES[name], dtype)
+        run(ops, CASES[name], dtype)
     torch.save(sizes, path)
 
 
@@ -263,24 +266,24 @@ def assert_near(found, wanted, tolerance):
         assert x.numel() == 0 or (x - y).abs().max() <= tolerance * y.abs().max(), name
 
 
-@pytest.mark.parametrize("body", ["plain", "native"])
+@pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize(("name", "dtype"), RUNS, ids=str)
-def test_operators(interpreted, name, dtype, body):
-    if body == "native":
+def test_operators(interpreted, name, dtype, backend):
+    if backend == "native":
         if "native" not in kernels.available():
             pytest.skip("no C++ compiler here")
         wanted = run(torch.ops.vector_neurons, CASES[name], dtype)
         assert all(interpreted[name, dtype][key].dtype == x.dtype for key, x in wanted.items())
     else:
-        wanted = plain(CASES[name], dtype)
+        wanted = eager(CASES[name], dtype)
     assert_near(interpreted[name, dtype], wanted, 1e-5 if dtype == torch.float32 else 1e-13)
 
 
-def test_rows_of_float32_are_worked_on_in_float64_where_their_weight_is(interpreted):
+def test_rows_of_float32_use_float64_arithmetic_where_their_weight_does(interpreted):
     found, wanted = interpreted["mixed"][torch.float32], interpreted["mixed"][torch.float64]
-    assert found["bend"].dtype == torch.float32
-    assert torch.equal(found["bend"], wanted["bend"].float())
-    assert torch.equal(found["moments"], wanted["moments"])
+    assert found["norm_leaky_relu"].dtype == torch.float32
+    assert torch.equal(found["norm_leaky_relu"], wanted["norm_leaky_relu"].float())
+    assert torch.equal(found["length_sums"], wanted["length_sums"])
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -305,11 +308,12 @@ def test_without_a_gpu_it_is_not_used(monkeypatch):
         assert not kernels._try_triton()
 
 
-def test_who_has_a_native_body(monkeypatch):
+def test_which_tensors_use_triton(monkeypatch):
     monkeypatch.setattr(kernels, "_try_triton", lambda: True)
     with torch._subclasses.FakeTensorMode():
         cuda = partial(torch.empty, 1, device="cuda")
         assert kernels.applicable(cuda())
+        assert kernels.backend_of(cuda()) == "triton"
         assert kernels.applicable(cuda(dtype=torch.float64))
         assert not kernels.applicable(cuda(dtype=torch.float16))
         assert not kernels.applicable(torch.empty(1, device="meta"))

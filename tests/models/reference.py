@@ -1,7 +1,7 @@
 """The authors' four networks, transcribed independently of the library: what its models are compared with.
 
 Plain functions of a state dict with the authors' parameter names, in their axis order (batch, channel, 3, point,
-neighbour), without dropout. States with ``pool…`` weights pool by VN max, others by the mean. In training the
+neighbor), without dropout. States with ``pool…`` weights pool by VN max, others by the mean. In training the
 statistics of the batch are used; the running ones in the state stay as they are.
 """
 
@@ -84,9 +84,9 @@ def _edges(v: Tensor, k: int, cross: bool = False) -> Tensor:
     distance = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist")
     nearest = distance.topk(k, largest=False).indices  # (B, N, k)
     index = nearest.flatten(1)[:, None, None].expand(*v.shape[:3], -1)
-    neighbour = v.gather(3, index).unflatten(3, nearest.shape[1:])
-    centre = v.unsqueeze(-1).expand_as(neighbour)
-    parts = [neighbour - centre, centre] + ([torch.linalg.cross(neighbour, centre, dim=2)] if cross else [])
+    neighbor = v.gather(3, index).unflatten(3, nearest.shape[1:])
+    centre = v.unsqueeze(-1).expand_as(neighbor)
+    parts = [neighbor - centre, centre] + ([torch.linalg.cross(neighbor, centre, dim=2)] if cross else [])
     return torch.cat(parts, 1)
 
 

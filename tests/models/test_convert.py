@@ -41,7 +41,7 @@ def test_a_folder_is_written_whole(vn_command, checkpoint, tmp_path):
         assert "DGCNN with 3 outputs" in out
     assert sorted(os.listdir(tmp_path / "a" / "b")) == ["checksums.json", "config.json", "model.safetensors"]
     model = vn.load(tmp_path / "a" / "b")
-    assert model.meaning.classes == ["cup", "hat", "box"]
+    assert model.metadata.classes == ["cup", "hat", "box"]
 
 
 def test_it_says_which_parameters_differ(vn_command, checkpoint, tmp_path):
@@ -63,7 +63,7 @@ def test_it_says_which_parameters_differ(vn_command, checkpoint, tmp_path):
 @pytest.mark.parametrize("name", ["vn_dgcnn_cls", "vn_dgcnn_partseg", "vn_pointnet_cls", "vn_pointnet_partseg"])
 def test_every_parameter_is_called_by_the_authors_name(name):
     state = authors.random_state(name, pooling="max", generator=torch.Generator().manual_seed(0))
-    _, network = vn.models.reference._recognise(state)
+    _, network = vn.models.reference._recognize(state)
     for theirs in state:
         if ours := vn.models.reference._rename(theirs, network):
             assert vn.models.reference._undo(network.names, ours) == theirs

@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from vector_neurons import kernels, knn
-from vector_neurons.models import DGCNN, DGCNNSegmenter, Inputs, PointNet, PointNetSegmenter, VNTransformer
+from vector_neurons.models import (
+    DGCNN,
+    DGCNNSegmenter,
+    Inputs,
+    LayerOptions,
+    PointNet,
+    PointNetSegmenter,
+    VNTransformer,
+)
 from vector_neurons.nn import KITS
 from vector_neurons.testing import equivariance_error
 
@@ -175,12 +183,12 @@ def test_a_point_s_own_colour_matters_to_its_part(network):
 @pytest.mark.parametrize("network", [DGCNN, PointNet, DGCNNSegmenter], ids=lambda n: n.__name__)
 @pytest.mark.parametrize("norm", ["layer", "instance", "none"])
 def test_one_cloud_can_train_a_network_without_batch_norm(network, norm):
-    module = small(network, norm=norm).train()
+    module = small(network, layers=LayerOptions(norm=norm)).train()
     assert module(*inputs_for(network, clouds(1, 40, 3))).isfinite().all()
 
 
 def test_too_short_a_cloud_is_named():
-    with pytest.raises(ValueError, match="k=8 neighbours asked of a cloud with 5 points"):
+    with pytest.raises(ValueError, match="k=8 neighbors in a cloud with 5 points"):
         small(DGCNN)(clouds(2, 30, 3), lengths=torch.tensor([30, 5]))
 
 
@@ -217,7 +225,7 @@ def test_normals_turn_and_colours_do_not(network, neurons):
     assert not torch.allclose(module(*other), plain)
     turned = (*inputs[:-2], normals.flip(2), colours)
     assert not torch.allclose(module(*turned), plain)
-    with pytest.raises(ValueError, match="1 further vectors a point, got 0"):
+    with pytest.raises(ValueError, match="1 further vectors per point, got 0"):
         module(*inputs_for(network, points))
 
 
@@ -225,19 +233,19 @@ def test_normals_turn_and_colours_do_not(network, neurons):
 @pytest.mark.parametrize(
     "choice",
     [
-        {"nonlinearity": "detached"},
-        {"pool": "max"},
+        {"direction": "output"},
+        {"layers": LayerOptions(pool="max")},
         {"frame": "linear"},
         {"mean": False},
         {"frame": "linear", "mean": False},
-        {"read_mean": False},
+        {"project_mean": False},
         {"norm": "log-batch"},
         {"norm": "none"},
     ],
     ids=str,
 )
 def test_every_choice_of_the_paper(network, choice):
-    module, inputs = small(network, **choice), inputs_for(network, clouds(2, 64, 3))
+    module, inputs = small(network, layers=LayerOptions(**choice)), inputs_for(network, clouds(2, 64, 3))
     assert equivariance_error(module, inputs, kinds(network), "scalars", trials=1) <= 1e-10
     module.train()(*inputs).square().sum().backward()
     assert all(p.grad.isfinite().all() for p in module.parameters() if p.grad is not None)
@@ -259,11 +267,11 @@ def test_a_graph_in_coordinates_is_one_graph():
     ("build", "words"),
     [
         (lambda: DGCNN(graph="spatial"), '"feature" or "coordinates"'),
-        (lambda: DGCNN(pool="sum"), "unknown pool 'sum'"),
+        (lambda: DGCNN(layers=LayerOptions(pool="sum")), "unknown pool 'sum'"),
         (lambda: VNTransformer(width=100, heads=4), "33 channels do not divide among 4 heads"),
-        (lambda: DGCNN(norm="group"), "unknown norm 'group'"),
+        (lambda: DGCNN(layers=LayerOptions(norm="group")), "unknown norm 'group'"),
         (lambda: DGCNN(neurons="vec"), "unknown neurons 'vec'"),
-        (lambda: DGCNN(inputs=Inputs(vectors=-1)), "fewer than no channels"),
+        (lambda: DGCNN(inputs=Inputs(vectors=-1)), "must not be negative"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -275,7 +283,7 @@ def test_impossible_choices_are_refused(build, words):
 @pytest.mark.usefixtures("unchecked")
 def test_further_inputs_of_the_wrong_shape_are_explained():
     module = small(DGCNN, inputs=Inputs(vectors=1))
-    with pytest.raises(ValueError, match=r"one vector a point is \(B, N, 3, 1\)"):
+    with pytest.raises(ValueError, match=r"one vector per point is \(B, N, 3, 1\)"):
         module(clouds(2, 40, 3), vectors=clouds(2, 40, 3))
     with pytest.raises(ValueError, match="as many category indices"):
         small(DGCNNSegmenter)(clouds(2, 40, 3), torch.eye(3)[:2].long())
@@ -284,7 +292,7 @@ def test_further_inputs_of_the_wrong_shape_are_explained():
 def test_every_parameter_that_trains_gets_a_gradient():
     """What distributed training waits for."""
     for network in NETWORKS:
-        module = small(network, **({} if network is VNTransformer else {"pool": "max"})).train()
+        module = small(network, **({} if network is VNTransformer else {"layers": LayerOptions(pool="max")})).train()
         module(*inputs_for(network, clouds(2, 40, 3))).square().sum().backward()
         missing = [name for name, p in module.named_parameters() if p.requires_grad and p.grad is None]
         assert not missing, f"{network.__name__}: {missing}"

@@ -96,10 +96,10 @@ def test_padding_changes_nothing(method):
 @every_method
 def test_a_saved_network_says_the_same(method, tmp_path):
     model, x, queries = network(method), draw(2, 40, 3), draw(2, 9, 3, seed=2)
-    store.save(model, tmp_path, store.Meaning(threshold=0.35))
+    store.save(model, tmp_path, store.Metadata(threshold=0.35))
     loaded = store.load(tmp_path)
     assert torch.equal(loaded(x, queries), model(x, queries))
-    assert loaded.meaning.threshold == 0.35
+    assert loaded.metadata.threshold == 0.35
 
 
 @every_method

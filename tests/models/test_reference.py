@@ -58,7 +58,7 @@ def test_outputs_and_gradients_are_the_authors(name, pooling, training):
     (expected * weights).sum().backward()
     (found * weights).sum().backward()
     assert relative_error(z.grad, x.grad) <= bound
-    _, network = reference._recognise(state)
+    _, network = reference._recognize(state)
     parameters = dict(model.named_parameters())
     compared = 0
     for key, tensor in state.items():
@@ -88,7 +88,7 @@ def test_float32_agrees(name):
 @pytest.mark.parametrize("name", ["vn_pointnet_cls", "vn_pointnet_partseg"])
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_float32_gradients_are_as_accurate_as_theirs(name, training):
-    """Of the networks whose graph is that of the coordinates: in feature space rounding can choose other neighbours."""
+    """Of the networks whose graph is that of the coordinates: in feature space rounding can choose other neighbors."""
 
     def gradient(whose, dtype):
         state = {k: t.to(dtype) if t.is_floating_point() else t for k, t in state_of(name).items()}
@@ -105,7 +105,7 @@ def test_float32_gradients_are_as_accurate_as_theirs(name, training):
 
 
 @every_network
-def test_recognised_built_and_in_evaluation_mode(name):
+def test_recognized_built_and_in_evaluation_mode(name):
     model = reference.load(state_of(name, "max"))
     assert type(model) is NETWORKS[name][0]
     assert not model.training

@@ -23,12 +23,12 @@ def small(**arguments):
 def test_round_trip(tmp_path):
     points = torch.randn(2, 30, 3)
     model = small(inputs=Inputs(scalars=2), pool="max")
-    store.save(model, tmp_path / "a" / "b", store.Meaning(classes=["cup", "hat", "bed", "car"], up="y"))
+    store.save(model, tmp_path / "a" / "b", store.Metadata(classes=["cup", "hat", "bed", "car"], up="y"))
     loaded = vn.load(tmp_path / "a" / "b")
     colours = torch.randn(2, 30, 2)
     assert torch.equal(loaded(points, scalars=colours), model(points, scalars=colours))
     assert not loaded.training
-    assert loaded.meaning == store.Meaning(classes=["cup", "hat", "bed", "car"], up="y")
+    assert loaded.metadata == store.Metadata(classes=["cup", "hat", "bed", "car"], up="y")
     assert loaded.arguments["pool"] == "max"
 
 
@@ -43,11 +43,11 @@ def test_precision_and_segmenters_survive(tmp_path):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_loaded_model_keeps_its_meaning_and_numpy_counts(tmp_path):
+def test_a_loaded_model_keeps_its_metadata_and_numpy_counts(tmp_path):
     model = DGCNN(np.int64(3), k=5, widths=(12, 12), embedding=24, hidden=(16,))
-    store.save(model, tmp_path / "a", store.Meaning(classes=["a", "b", "c"], up="y"))
+    store.save(model, tmp_path / "a", store.Metadata(classes=["a", "b", "c"], up="y"))
     store.save(vn.load(tmp_path / "a"), tmp_path / "b")
-    assert vn.load(tmp_path / "b").meaning == store.Meaning(classes=["a", "b", "c"], up="y")
+    assert vn.load(tmp_path / "b").metadata == store.Metadata(classes=["a", "b", "c"], up="y")
 
 
 def test_a_second_save_replaces_the_first_and_leaves_nothing_behind(tmp_path):
@@ -138,7 +138,7 @@ def test_a_config_that_is_no_json_is_one_line(tmp_path, content):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_a_flipped_bit_is_noticed(tmp_path, name):
-    store.save(small(), tmp_path, store.Meaning(classes=["a", "b", "c", "d"]))
+    store.save(small(), tmp_path, store.Metadata(classes=["a", "b", "c", "d"]))
     content = bytearray((tmp_path / name).read_bytes())
     content[-20 if name == "model.safetensors" else content.index(b'"a"') + 1] ^= 4
     (tmp_path / name).write_bytes(content)
@@ -175,7 +175,7 @@ def test_checksums_are_read_and_must_be_whole(tmp_path, content, words):
 )
 def test_what_could_not_be_loaded_is_not_saved(tmp_path, given):
     with pytest.raises(store.StoreError, match=rf"cannot save the model: its {next(iter(given))} is"):
-        store.save(small(), tmp_path / "model", store.Meaning(**given))
+        store.save(small(), tmp_path / "model", store.Metadata(**given))
     assert not (tmp_path / "model").exists()
 
 
@@ -216,7 +216,7 @@ def test_convert_and_check(tmp_path, vn_command):
     assert code == 0
     assert "DGCNN with 3 outputs" in out
     model = vn.load(tmp_path / "new")
-    assert model.meaning.classes == ["cup", "night stand", "bed"]
+    assert model.metadata.classes == ["cup", "night stand", "bed"]
     points = torch.randn(2, 32, 3, dtype=torch.float64)
     expected = authors.vn_dgcnn_cls(state, points.mT, k=10)
     torch.testing.assert_close(model(points), expected, rtol=1e-9, atol=1e-10)

@@ -57,11 +57,11 @@ def test_center_is_taken_per_cloud():
 @pytest.mark.parametrize("shape", [(3, 3, 4), (3, 5, 3, 4), (3, 5, 2, 3, 4)])
 @pytest.mark.parametrize("orthonormal", [False, True])
 def test_the_mean_in_an_invariant_frame_is_per_sample(shape, orthonormal):
-    module = vn.Invariant(4, norm="none", read_mean=True, orthonormal=orthonormal).double().train()
+    module = vn.Invariant(4, norm="none", project_mean=True, orthonormal=orthonormal).double().train()
     x = torch.randn(shape, dtype=torch.float64)
-    scalars, frame = module.with_frame(x)
+    scalars, frame = module(x, return_frame=True)
     for i, sample in enumerate(x):
-        alone, own = module.with_frame(sample[None])
+        alone, own = module(sample[None], return_frame=True)
         assert relative_error(alone[0], scalars[i]) <= BOUND
         assert relative_error(own[0], frame[i]) <= BOUND
 

@@ -151,7 +151,7 @@ def network(norm: str) -> nn.Module:
     return Tiny().double().train()
 
 
-# With k = 7 the neighbours of the point in the middle cancel: what is left of its features is rounding.
+# With k = 7 the neighbors of the point in the middle cancel: what is left of its features is rounding.
 every_norm = pytest.mark.parametrize("norm", ["batch", "log-batch", "layer", "instance", "none"])
 
 

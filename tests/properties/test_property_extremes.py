@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import vector_neurons as vn
 from vector_neurons import kernels
+from vector_neurons.models import LayerOptions
 
 # Powers of two, by which multiplication is exact: what is left are the layers' own mistakes.
 EXPONENTS = (-95, -60, -40, 58, 63, 95)
@@ -26,7 +27,7 @@ def models() -> dict[str, nn.Module]:
     small = {"k": 6, "embedding": 24, "hidden": (8,)}
     made = {
         "dgcnn": vn.models.DGCNN(5, widths=(12, 12), **small),
-        "dgcnn-layer": vn.models.DGCNN(5, widths=(12, 12), norm="layer", **small),
+        "dgcnn-layer": vn.models.DGCNN(5, widths=(12, 12), layers=LayerOptions(norm="layer"), **small),
         "dgcnn-scalar": vn.models.DGCNN(5, widths=(12, 12), neurons="scalar", **small),
         "pointnet": vn.models.PointNet(5, **small),
         "pointnet-scalar": vn.models.PointNet(5, neurons="scalar", **small),

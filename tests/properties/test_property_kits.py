@@ -48,10 +48,10 @@ def test_a_network_written_once_runs_in_both(neurons, norm):
             super().__init__()
             a, b = kit.width(24), kit.width(48)
             self.edge = kit.EdgeConv(kit.width(3), a, 4, cross=True, pool="max", include_self=False, norm=norm)
-            self.body = kit.MLP([a, b, a], norm=norm, nonlinearity="detached", slope=0.1, shared_direction=True)
+            self.body = kit.MLP([a, b, a], norm=norm, direction="output", negative_slope=0.1, shared_direction=True)
             self.bend = nn.Sequential(kit.Activation(a, torch.tanh), kit.LeakyReLU(a), kit.Dropout(0.3))
             self.read = kit.Invariant(a, frame="linear", mean=True, norm=norm)
-            self.pool = kit.MeanPool(a)
+            self.pool = kit.MeanPool()
             self.head = nn.Linear(self.read.out_channels + kit.Invariant(a, kind="norm").out_channels, 5)
             self.norm = kit.Invariant(a, kind="norm")
 

@@ -9,7 +9,7 @@ from vector_neurons.testing import TOLERANCE, equivariance_error, relative_error
 
 every_layer = pytest.mark.parametrize("layer", LAYERS, ids=str)
 every_mode = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-# A turned cloud rounded to 8 bits has other neighbours and other maxima here and there, whatever the layer does.
+# A turned cloud rounded to 8 bits has other neighbors and other maxima here and there, whatever the layer does.
 CHOICES = 0.3
 
 
@@ -88,4 +88,4 @@ def test_graphs_are_the_same_under_autocast(shape):
 def test_means_in_half_precision_stay_in_range(kit):
     shape = (1, 2048, 3, 2) if kit == "vector" else (1, 2048, 2)
     x = torch.full(shape, 100.0, dtype=torch.float16)
-    assert torch.equal(vn.KITS[kit].MeanPool(2)(x), x[:, 0])
+    assert torch.equal(vn.KITS[kit].MeanPool()(x), x[:, 0])

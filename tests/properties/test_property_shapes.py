@@ -91,7 +91,7 @@ def test_the_hint_of_the_reference_order_helps():
 
 @pytest.mark.parametrize(
     "module",
-    [vn.MeanPool(4), vn.MaxPool(4), vn.InstanceNorm(4), vn.Block(4, 4, norm="instance"), vn.EdgeConv(4, 4, k=2)],
+    [vn.MeanPool(), vn.MaxPool(4), vn.InstanceNorm(4), vn.Block(4, 4, norm="instance"), vn.EdgeConv(4, 4, k=2)],
     ids=lambda module: type(module).__name__,
 )
 def test_nothing_pools_over_the_batch(module: nn.Module):
@@ -117,7 +117,7 @@ def test_any_other_rank(module, rank):
 
 
 @pytest.mark.parametrize("k", [0, 9])
-def test_a_graph_asks_for_as_many_neighbours_as_there_are_points(k):
+def test_a_graph_asks_for_as_many_neighbors_as_there_are_points(k):
     with pytest.raises(ValueError, match=f"k.*{k}"):
         vn.knn(torch.randn(1, 8, 3), k)
     with pytest.raises(ValueError, match="k=8"):

@@ -55,7 +55,7 @@ def test_permutation(layer, training):
 
 
 @pytest.mark.parametrize("layer", [layer for layer in LAYERS if 5 in layer.ranks], ids=str)
-def test_permutation_of_neighbours(layer):
+def test_permutation_of_neighbors(layer):
     x = layer.example(5, dtype=torch.float64)
     module, order = layer.module_for(x), torch.tensor([3, 1, 4, 0, 5, 2])
     expected = module(x) if layer.pools else module(x)[:, :, order]

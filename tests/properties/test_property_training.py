@@ -31,7 +31,7 @@ def test_ten_linear_layers_keep_the_size(seed):
 @pytest.mark.parametrize("slope", [0.0, 0.2])
 def test_ten_blocks_keep_the_size(seed, slope):
     torch.manual_seed(seed)
-    blocks = nn.Sequential(*(vn.Block(128, 128, norm="none", slope=slope) for _ in range(10)))
+    blocks = nn.Sequential(*(vn.Block(128, 128, norm="none", negative_slope=slope) for _ in range(10)))
     assert 0.5 <= growth(blocks, 128) <= 2
 
 
@@ -115,7 +115,7 @@ def test_checked_layers_exist():
 
 
 @pytest.mark.parametrize("mode", ["norm", "log"])
-def test_conversion_to_synchronised_batch_norm(mode):
+def test_conversion_to_synchronized_batch_norm(mode):
     module, x = vn.BatchNorm(4, mode=mode), torch.randn(8, 5, 3, 4)
     for _ in range(3):
         module(x)  # running statistics to carry over

@@ -1,6 +1,6 @@
-"""Compile the native library: one call of the C++ compiler a source, the result kept in the user's cache.
+"""Compile the C++ kernels into a shared library in the user's cache, with one call of the compiler per unit.
 
-Not `torch.utils.cpp_extension`: that needs ninja, setuptools and Python's headers, none of which this library does.
+`torch.utils.cpp_extension` is not used: it needs ninja, setuptools and Python's headers, which this library does not.
 """
 
 import hashlib
@@ -24,41 +24,41 @@ from .._files import FileError, cache, check_regular, first_line, flush, locked,
 
 CPU = Path(__file__).parent / "cpu"
 SOURCES = sorted(CPU.iterdir())
-# What is compiled at once: the longest first, and those together that are little more than torch's headers.
+# Compilation units, the longest first. Sources that compile no longer than torch's headers do share one.
 UNITS = [["norm_leaky_relu.cpp"], ["knn.cpp"], ["page_pool.cpp", "project.cpp", "length_sums.cpp", "frame_pool.cpp"]]
-# AVX-512 has more registers; its longer vectors were measured to be no faster here, and would need more padding.
+# AVX-512 for its larger number of registers; its longer vectors were no faster here, and would need more padding.
 MACHINES = {"AVX2": ["-march=x86-64-v3"], "AVX512": ["-march=x86-64-v4", "-mprefer-vector-width=256"]}
-# With VN_SANITIZE=1, for `make sanitize`: any out-of-bounds access and any undefined behaviour ends the process.
-# Not the checks of dynamic types, which would need the type information that torch hides.
+# With VN_SANITIZE=1, for `make sanitize`: any out-of-bounds access and any undefined behavior ends the process.
+# -fsanitize=vptr is off: it would need run-time type information that torch does not export.
 SANITIZE = ["-O1", "-g", "-fno-omit-frame-pointer", "-DVN_SANITIZE"]
 SANITIZE += ["-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all"]
-# Seconds of one core that compiling takes, all units and the longest of them: between a fast and a slow machine.
+# Estimated seconds of one core, for all units and for the longest of them: between a fast and a slow machine.
 SECONDS, LONGEST = 100, 45
-LEFTOVER = 24 * 3600  # seconds after which what a killed compilation left may be removed
+LEFTOVER = 24 * 3600  # seconds after which the folder of a killed compilation is removed
 
 
 class BuildError(RuntimeError):
-    """The native library cannot be built; the text says why, in one line."""
+    """The native library cannot be built or loaded; the message says why, in one line."""
 
 
 def compiler() -> list[str] | None:
     """The C++ compiler: `$CXX`, or the first of the usual names."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
     # A compiler may be a command with arguments: "ccache g++".
-    with suppress(ValueError):  # a quotation mark without its other half
+    with suppress(ValueError):  # an unbalanced quotation mark
         return next((words for name in names if (words := shlex.split(name)) and shutil.which(words[0])), None)
     return None
 
 
 def flags() -> list[str]:
-    """What the compiler is told, chosen by the capability that torch found in this CPU; no paths, see `library`."""
+    """Compiler flags for this CPU, as torch detected it. They are part of the library's cache key and hold no paths."""
     machine = MACHINES.get(torch.backends.cpu.get_cpu_capability(), [])
     sanitized = os.environ.get("VN_SANITIZE", "0") not in ("", "0")
     return [
         "-std=c++20",
         *(SANITIZE if sanitized else ["-O3"]),
         *machine,
-        # No signs of errors to keep: square roots and comparisons can then be vectorised. Arithmetic stays exact.
+        # Without errno and floating-point traps, square roots and comparisons are vectorized; results stay the same.
         "-fno-math-errno",
         "-fno-trapping-math",
         "-fopenmp",
@@ -70,7 +70,7 @@ def flags() -> list[str]:
 
 
 def _paths() -> list[str]:
-    """Where torch and the sources are, of which the library keeps no trace."""
+    """Flags with the paths of torch and the sources, which are kept out of the compiled library."""
     root = Path(torch.__file__).parent
     headers = [f"-isystem{root / 'include' / more}" for more in ("", "torch/csrc/api/include")]
     return [*headers, f"-L{root / 'lib'}", *(f"-ffile-prefix-map={path}={path.name}" for path in (root, CPU))]
@@ -79,8 +79,11 @@ def _paths() -> list[str]:
 def library() -> Path:
     """Path of the library for these sources, this build of torch and this machine, whether built or not.
 
-    Nothing here depends on where torch is installed: environments with the same build of torch share a library, whose
-    undefined names are found in the torch that is already loaded.
+    It does not depend on where torch is installed: environments with the same build of torch share a library, whose
+    undefined symbols are resolved by the torch that is already loaded.
+
+    >>> library().suffix
+    '.so'
     """
     build_of_torch = [torch.__version__, torch.__config__.show()]
     parts = [*build_of_torch, platform.machine(), *platform.libc_ver(), *flags()]
@@ -94,12 +97,19 @@ def library() -> Path:
 
 
 def built() -> Path | None:
-    """The library, if it is there and whole; one that another user could have written raises `BuildError`."""
+    """Path of the library if it was built and is intact, otherwise None.
+
+    Raises:
+        BuildError: another user could have written the library.
+
+    >>> built() in (None, library())
+    True
+    """
     try:
         target = library()
         for path in (cache(), target.parent, target, _record(target)):
             _refuse_shared(path)
-        # A library of the wrong size is a crash (SIGBUS) when it is loaded, or later.
+        # Loading a truncated library would crash the process (SIGBUS), at once or later.
         found = {"size": check_regular(target), "sha256": sha256(target)}
         return target if read_json(_record(target), most=1000) == found else None
     except (FileError, OSError):  # building it will say more
@@ -107,7 +117,17 @@ def built() -> Path | None:
 
 
 def build(*, again: bool = False) -> Path:
-    """Build the library unless it is there, and give its path."""
+    """Build the library unless that was done before, and return its path.
+
+    Args:
+        again: build it even if it exists.
+
+    Raises:
+        BuildError: there is no compiler, it fails, or the cache cannot be written.
+
+    >>> built() is None or build() == library()
+    True
+    """
     try:
         if (found := built()) and not again:
             return found
@@ -118,10 +138,10 @@ def build(*, again: bool = False) -> Path:
         if command is None:
             raise BuildError("no C++ compiler was found (install g++ or clang++, or name one in CXX)")
         make_folder(target.parent)
-        # Of many processes that start together one builds, and the others wait for it.
+        # Of several processes that start together one builds, and the others wait for it.
         lock = target.with_suffix(".lock")
         with locked(lock, waiting=lambda holder: _say(f"waiting for the native kernels, {holder}")):
-            if (found := built()) and not again:  # by now
+            if (found := built()) and not again:  # by another process
                 return found
             _build(command, target)
     except (OSError, FileError) as error:
@@ -140,27 +160,28 @@ def _build(command: list[str], target: Path) -> None:
             if time.time() - left.stat().st_mtime > LEFTOVER:
                 shutil.rmtree(left)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="building-", ignore_cleanup_errors=True) as folder:
-        fresh = Path(folder) / target.name
-        _compile(command, fresh)
-        record = _record(fresh)
-        record.write_text(json.dumps({"size": check_regular(fresh), "sha256": sha256(fresh)}))
-        for file in (fresh, record):
+        new = Path(folder) / target.name
+        _compile(command, new)
+        record = _record(new)
+        record.write_text(json.dumps({"size": check_regular(new), "sha256": sha256(new)}))
+        for file in (new, record):
             file.chmod(0o600)  # whatever the umask
             flush(file)
-        # Each at once: somebody may be loading it. After a crash between the two they do not match: it is built again.
-        for file in (fresh, record):
+        # Replaced atomically: another process may be loading it. After a crash in between, the record does not match,
+        # and the library is built again.
+        for file in (new, record):
             file.replace(target.with_name(file.name))
         flush(target.parent)
     _say(f"built the native kernels in {time.monotonic() - started:.0f} s, into {target.parent}")
 
 
 def _record(target: Path) -> Path:
-    """The file beside a library that has its size and checksum."""
+    """The file beside a library with its size and checksum."""
     return target.with_suffix(".json")
 
 
 def _refuse_shared(path: Path) -> None:
-    """Code that another user could have written is not run."""
+    """Raise `BuildError` if another user could have written a file or folder from which code is loaded."""
     if sys.platform == "win32":
         return
     try:
@@ -178,7 +199,7 @@ def _say(line: str) -> None:
 
 
 def _compile(compiler: list[str], target: Path) -> None:
-    """All units at the same time, as far as there are cores, then one library of them."""
+    """Compile the units in parallel, and link them."""
     objects = [str(target.with_name(f"{number}.o")) for number in range(len(UNITS))]
 
     def make(unit: list[str], to: str) -> None:
@@ -186,7 +207,7 @@ def _compile(compiler: list[str], target: Path) -> None:
         _run(compiler, *(word for source in before for word in ("-include", source)), "-c", last, "-o", to)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(make, UNITS, objects))  # raises what went wrong
+        list(pool.map(make, UNITS, objects))  # raises the first error
     _run(compiler, *objects, "-ltorch_cpu", "-lc10", "-o", str(target))
 
 

@@ -80,7 +80,7 @@ def relu(q: Vectors, k: Directions) -> Vectors:
     >>> vn.nn.functional.relu(q, k).flatten().tolist()
     [1.0, 0.0, 0.0]
     """
-    return leaky_relu(q, k, negative_slope=0.0)
+    return leaky_relu(q, k, 0.0)
 
 
 def leaky_relu(q: Vectors, k: Directions, negative_slope: float = 0.2, *, eps: float | None = None) -> Vectors:

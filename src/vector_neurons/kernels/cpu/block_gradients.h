@@ -65,7 +65,7 @@ struct InputGradients {
 
 // One thread's access to the gradients of rows. On edges they are added to both rows that an edge is the sum of, in
 // channels that no other thread touches. With a weight they are collected for a chunk and then multiplied by it.
-// Otherwise they are written to their place in the gradient of `a`.
+// Otherwise they are written directly to the gradient of `a`.
 template <typename T>
 class GradientWriter {
  public:

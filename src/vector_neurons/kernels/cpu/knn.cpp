@@ -3,7 +3,7 @@
 // blocks of the matrix (knn_blocks.h) or, in larger clouds, from a k-d tree in a subspace of few dimensions
 // (knn_tree.h): features of networks lie close to such a subspace, and distances can only be smaller in it.
 //
-// Ties are those of geometry/neighbors.py. Points come in canonical order, so ties go to the lower index.
+// Ties are those of vector_neurons.geometry.knn. Points come in canonical order, so ties go to the lower index.
 
 #include <ATen/Dispatch.h>
 #include <torch/library.h>

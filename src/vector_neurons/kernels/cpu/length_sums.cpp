@@ -116,7 +116,7 @@ void length_sums_gradients(const BlockInput& input, int64_t w, double eps, const
 Tensor length_sums(const Tensor& a, const Maybe& b, const Maybe& weight, const Maybe& neighbors, int64_t width,
                    double eps) {
   const BlockInput input(a, b, weight, {}, neighbors);
-  TORCH_CHECK(width <= input.columns, "lengths of ", width, " columns were asked of ", input.columns);
+  TORCH_CHECK(width <= input.columns, "width is ", width, ", more than the ", input.columns, " columns of the rows");
   Tensor out;
   AT_DISPATCH_FLOATING_TYPES(input.dtype(), "length_sums", [&] { out = length_sums_of<scalar_t>(input, width, eps); });
   return out;

@@ -138,8 +138,8 @@ Tensor backward(const BlockInput& input, const NormParams<T>& p, int64_t pool, c
   const auto to_a = through_weight && out.a.numel() ? std::optional(Matmul(*input.weight)) : std::nullopt;
   parts([&] {
     return [&, read = RowReader<T>(input), writer = GradientWriter<T>(input, out),
-            g = std::vector<T>(3 * w * ROW_BLOCK), unit_sums = std::vector<T>(2 * w)](int64_t part, int64_t c0, int64_t c1, int64_t first,
-                                               int64_t last) mutable {
+            g = std::vector<T>(3 * w * ROW_BLOCK), unit_sums = std::vector<T>(2 * w)](
+               int64_t part, int64_t c0, int64_t c1, int64_t first, int64_t last) mutable {
       const int64_t begin = first * parts.unit, end = last * parts.unit;
       constexpr bool PER_CHANNEL = D == Directions::per_channel;
       const int64_t k0 = PER_CHANNEL ? w + c0 : w, k1 = PER_CHANNEL ? w + c1 : columns;

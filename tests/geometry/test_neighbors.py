@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from vector_neurons import kernels
-from vector_neurons.geometry import neighbours, rotations
-from vector_neurons.geometry.neighbours import edge_features, farthest_points, gather, knn
+from vector_neurons.geometry import neighbors, rotations
+from vector_neurons.geometry.neighbors import edge_features, gather, knn
+from vector_neurons.geometry.sampling import farthest_points
 
 
 def cloud(*shape, seed=0, dtype=torch.float32):
@@ -43,7 +44,7 @@ def test_knn_is_brute_force(shape, k, dtype):
     assert torch.equal(knn(x, k), brute_force(x, k))
 
 
-def test_all_points_are_neighbours_of_each_when_k_is_n():
+def test_all_points_are_neighbors_of_each_when_k_is_n():
     assert torch.equal(knn(cloud(2, 7, 3), 7).sort(-1).values, torch.arange(7).expand(2, 7, 7))
 
 
@@ -64,14 +65,14 @@ def test_itself_even_among_duplicates():
 def test_blocks_change_nothing(monkeypatch):
     x = duplicated()
     whole = knn(x, 10)
-    monkeypatch.setattr(neighbours, "BLOCK_ELEMENTS", 1000)
+    monkeypatch.setattr(neighbors, "BLOCK_ELEMENTS", 1000)
     assert torch.equal(knn(x, 10), whole)
 
 
 @pytest.mark.parametrize("make", [grid, duplicated, lambda dtype: cloud(2, 300, 3, dtype=dtype)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("include_self", [True, False])
-def test_neighbours_do_not_depend_on_the_pose(make, dtype, include_self):
+def test_neighbors_do_not_depend_on_the_pose(make, dtype, include_self):
     x = make(dtype=dtype)
     for seed in range(5):
         for k in (4, 8, 20):
@@ -92,11 +93,11 @@ def test_wide_features_of_a_grid_do_not_depend_on_the_pose():
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-def test_neighbours_do_not_depend_on_the_scale(scale):
+def test_neighbors_do_not_depend_on_the_scale(scale):
     assert torch.equal(knn(cloud(1, 200, 3), 8), knn(cloud(1, 200, 3) * scale, 8))
 
 
-def test_neighbours_do_not_depend_on_the_order_of_a_generic_cloud():
+def test_neighbors_do_not_depend_on_the_order_of_a_generic_cloud():
     for seed in range(10):
         x = cloud(1, 500, 3, seed=seed)
         order = torch.randperm(500, generator=torch.Generator().manual_seed(seed))
@@ -190,7 +191,7 @@ def test_memory_stays_bounded_at_100_000_points():
 
 @pytest.mark.parametrize("body", ["eager", "native"])
 @pytest.mark.parametrize("exponent", [-100, -60, 64, 110])
-def test_neighbours_at_extreme_scales(exponent, body):
+def test_neighbors_at_extreme_scales(exponent, body):
     x = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0))
     wide = torch.randn(2, 40, 3, 6, generator=torch.Generator().manual_seed(0))
     # Each cloud has its own scale: those of a batch need not be alike.
@@ -204,7 +205,7 @@ def test_neighbours_at_extreme_scales(exponent, body):
         assert torch.equal(farthest_points(x * scale, 6), farthest_points(x, 6))
 
 
-def test_neighbours_under_vmap():
+def test_neighbors_under_vmap():
     x = torch.randn(3, 2, 16, 3)
     mask = torch.arange(16) < torch.tensor([[16], [9]])
     found = torch.func.vmap(lambda cloud: knn(cloud, 4, mask=mask))(x)

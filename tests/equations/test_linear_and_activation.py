@@ -50,7 +50,7 @@ def test_linear(shape):
 @set_shapes
 def test_linear_unshared(shape):
     elements = shape[-3]
-    layer, x = randomised(vn.Linear(4, 5, elements=elements)), draw(*shape)
+    layer, x = randomised(vn.Linear(4, 5, num_elements=elements)), draw(*shape)
     W = layer.weight.tolist()
     expected = vectors([paper.linear(V, W[n % elements]) for n, V in enumerate(lists(x))], shape[:-2])
     assert_same(layer(x), expected)
@@ -71,7 +71,7 @@ def test_relu(shape, shared):
 def test_leaky_relu(shape, slope, shared):
     q, k = draw(*shape), directions(shape, shared)
     assert_same(VF.leaky_relu(q, k, slope), each_channel(paper.leaky_relu, q, k, slope))
-    layer = randomised(vn.LeakyReLU(4, slope=slope, shared_direction=shared))
+    layer = randomised(vn.LeakyReLU(4, negative_slope=slope, shared_direction=shared))
     assert_same(layer(q), each_channel(paper.leaky_relu, q, mapped(q, layer.direction.weight), slope))
 
 
@@ -132,11 +132,11 @@ NORMED = [(shape, norm) for shape in SHAPES for norm in NORMS if norm != "instan
 
 @pytest.mark.parametrize(("shape", "norm"), NORMED, ids=str)
 @slopes
-@pytest.mark.parametrize("nonlinearity", ["built-in", "detached"])
-def test_block(shape, norm, slope, nonlinearity):
+@pytest.mark.parametrize("source", ["input", "output"])
+def test_block(shape, norm, slope, source):
     shared = shape[-2] == 5
     layer = randomised(
-        vn.Block(4, 3, norm=norm, nonlinearity=nonlinearity, slope=slope, shared_direction=shared),
+        vn.Block(4, 3, norm=norm, direction=source, negative_slope=slope, shared_direction=shared),
     )
     for training in (True, False):
         layer.train(training)
@@ -145,11 +145,11 @@ def test_block(shape, norm, slope, nonlinearity):
         assert_same(layer(x), expected)
 
 
-@pytest.mark.parametrize("nonlinearity", ["built-in", "detached"])
-def test_block_with_activation(nonlinearity):
-    layer, x = randomised(vn.Block(4, 3, norm="none", nonlinearity=nonlinearity, activation=cubic)), draw(2, 3, 3, 4)
+@pytest.mark.parametrize("source", ["input", "output"])
+def test_block_with_activation(source):
+    layer, x = randomised(vn.Block(4, 3, norm="none", direction=source, activation=cubic)), draw(2, 3, 3, 4)
     q = mapped(x, layer.linear.weight)
-    k = mapped(x if nonlinearity == "built-in" else q, layer.direction.weight)
+    k = mapped(x if source == "input" else q, layer.direction.weight)
     assert_same(layer(x), each_channel(paper.activation, q, k, cubic))
 
 
