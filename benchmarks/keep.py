@@ -1,4 +1,4 @@
-"""Keep a finished run among the results: settings, metrics, curve, test, and the best weights in half precision.
+"""Keep a finished run among the results: config, metrics, curve, test, and the best weights in half precision.
 
 python benchmarks/keep.py runs/NAME results/NAME            then: vn evaluate results/NAME
 python benchmarks/keep.py runs/NAME results/NAME --pretrained reconstruction       ships it with the package, too
@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from vector_neurons.models import store
-from vector_neurons.training import checkpoint, read_settings, results
+from vector_neurons.training import checkpoint, read_config, results
 from vector_neurons.training.log import CURVE, METRICS
-from vector_neurons.training.run import write_settings
+from vector_neurons.training.run import write_config
 
 PRETRAINED = Path(__file__).parents[1] / "src" / "vector_neurons" / "pretrained"
 
@@ -24,11 +24,11 @@ def main() -> None:
     options.add_argument("out", type=Path)
     options.add_argument("--pretrained", help="name under which `vn.pretrained` is to find the model")
     given = options.parse_args()
-    settings = read_settings(given.run)
+    config = read_config(given.run)
     # Where the data was is nobody else's business, and VN_DATA says where it is there.
-    settings = replace(settings, clouds=replace(settings.clouds, data_root=None))
+    config = replace(config, data=replace(config.data, data_root=None))
     given.out.mkdir(parents=True, exist_ok=True)
-    write_settings(given.out, settings)
+    write_config(given.out, config)
     for name in (METRICS, CURVE, results.TEST):
         shutil.copyfile(given.run / name, given.out / name)
     model = store.load(given.run)

@@ -19,7 +19,7 @@ from vector_neurons.geometry import rotations
 from vector_neurons.geometry.inside import inside
 from vector_neurons.geometry.sampling import noise
 from vector_neurons.mesh import Mesh, iou, read, watertight, write
-from vector_neurons.training import surfaces
+from vector_neurons.training import mesh_metrics
 
 COMMAND = [sys.executable, "-m", "vector_neurons", "reconstruct"]
 DISTANCE = 3.0  # of the camera, for objects of radius 1
@@ -40,7 +40,7 @@ def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         scan, out = Path(folder) / "scan.ply", Path(folder) / "out.ply"
-        for index in surfaces.spread(data, given.objects):
+        for index in mesh_metrics.evenly_spaced(data, given.objects):
             generator = torch.Generator().manual_seed(index)
             cloud = data[index].rotate(rotations.draw("SO3", 1, generator=generator)[0])
             points = cloud.points

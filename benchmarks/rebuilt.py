@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vector_neurons.mesh import sample
 from vector_neurons.models import OccupancyNetwork
-from vector_neurons.training import checkpoint, read_settings, surfaces
+from vector_neurons.training import checkpoint, mesh_metrics, read_config
 from vector_neurons.viz import stills
 
 POSES = {"I": "as stored", "SO3": "turned"}
@@ -28,8 +28,8 @@ def main() -> None:
     given = options.parse_args()
     if len(given.titles) != len(given.runs):
         options.error(f"{len(given.runs)} runs need as many titles, got {len(given.titles)}")
-    settings = read_settings(given.runs[0])
-    data = surfaces.open_surfaces(settings.clouds)
+    config = read_config(given.runs[0])
+    data = mesh_metrics.open_surfaces(config.data)
     models = [checkpoint.load(run / "best") for run in given.runs]
     clouds: list[Tensor] = []
     normals: list[Tensor | None] = []
@@ -42,18 +42,18 @@ def main() -> None:
         parts.append(torch.full((len(points),), colour))
         titles.append(title if first else "")
 
-    for number, index in enumerate(surfaces.spread(data, given.objects)):
+    for number, index in enumerate(mesh_metrics.evenly_spaced(data, given.objects)):
         for kind, words in POSES.items():
-            few, whole = surfaces.scan(data, index, settings, kind)
+            few, whole = mesh_metrics.scan(data, index, config, kind)
             show(f"input, {words}", few.points, None, COLOURS["input"], number == 0)
             for colour, (title, model) in enumerate(zip(given.titles, models, strict=True)):
                 assert isinstance(model, OccupancyNetwork)
-                made = surfaces.mesh_of(model, few)
+                made = mesh_metrics.mesh_of(model, few)
                 nothing = (torch.zeros(1, 3), None)
                 drawn = (
                     nothing
                     if made.is_cloud
-                    else sample(made, surfaces.DENSE, generator=torch.Generator().manual_seed(0))
+                    else sample(made, mesh_metrics.SURFACE_POINTS, generator=torch.Generator().manual_seed(0))
                 )
                 show(title, *drawn, colour, number == 0)
             show("truth", whole.points, whole.normals, COLOURS["truth"], number == 0)

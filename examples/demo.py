@@ -19,7 +19,7 @@ import torch
 from vector_neurons import kernels, testing
 from vector_neurons.data import Cloud
 from vector_neurons.models import store
-from vector_neurons.training import evaluate, read_settings, report, sets
+from vector_neurons.training import batches, evaluate, factory, read_config, report
 from vector_neurons.training.log import curves, read_metrics
 from vector_neurons.viz import page, stills
 
@@ -48,25 +48,25 @@ def train(out: Path, flags: list[str]) -> None:
 
 
 def change(folder: Path) -> float:
-    """How much the outputs for some test clouds change at most when they are turned, relative to their size."""
-    settings = read_settings(folder)
-    data = sets.open_set(settings.clouds, "test")
-    clouds = sets.posed_batch(data, SHOWN % len(data), settings.clouds, "I", settings.machine.seed, 0)
+    """The largest change of the outputs for some test clouds under rotations, relative to their size."""
+    config = read_config(folder)
+    data = factory.open_dataset(config.data, "test")
+    clouds = batches.evaluation_batch(data, SHOWN % len(data), config.data, "I", config.runtime.seed, 0)
     return testing.equivariance_error(store.load(folder / "best"), clouds.points, takes="points", gives="scalars")
 
 
 def examples(out: Path) -> tuple[Cloud, list[str]]:
-    """Some test clouds, each in several poses, and what the networks call them."""
-    settings = read_settings(out / "vector")
-    data = sets.open_set(settings.clouds, "test")
-    all_points = replace(settings.clouds, points=settings.clouds.pool)
+    """Some test clouds, each in several poses, and the answers of the networks."""
+    config = read_config(out / "vector")
+    data = factory.open_dataset(config.data, "test")
+    all_points = replace(config.data, points=config.data.pool)
     models = {neurons: store.load(out / neurons / "best") for neurons in NETWORKS}
     clouds, titles = [], []
     for index in SHOWN % len(data):
         for trial in range(POSES):
-            cloud = sets.posed_batch(data, index.view(1), settings.clouds, "SO3", settings.machine.seed, trial)
+            cloud = batches.evaluation_batch(data, index.view(1), config.data, "SO3", config.runtime.seed, trial)
             said = {neurons: data.classes[model(cloud.points).argmax().item()] for neurons, model in models.items()}
-            clouds.append(sets.posed_batch(data, index.view(1), all_points, "SO3", settings.machine.seed, trial))
+            clouds.append(batches.evaluation_batch(data, index.view(1), all_points, "SO3", config.runtime.seed, trial))
             titles.append(f"{data.classes[data.labels[index]]}\nDGCNN: {said['scalar']}\nVN-DGCNN: {said['vector']}")
     return Cloud.stack([cloud.map(lambda x: x[0]) for cloud in clouds]), titles
 

@@ -13,7 +13,7 @@ from vector_neurons.data import Shapes
 from vector_neurons.data.augment import visible
 from vector_neurons.mesh import writing
 from vector_neurons.models import DGCNN, OccupancyNetwork, store
-from vector_neurons.training import Clouds, checkpoint, sets
+from vector_neurons.training import DataConfig, checkpoint, factory
 
 FLAGS = ["--size", 21, "--epochs", 1, "--points", 80, "--pool", 128, "--queries", 128, "--k", 8, "--batch-size", 7]
 FLAGS += ["--code", 24, "--encoder-width", 24, "--decoder-width", 16, "--model", "pointnet"]
@@ -23,7 +23,7 @@ FLAGS += ["--code", 24, "--encoder-width", 24, "--decoder-width", 16, "--model",
 def run(tmp_path_factory):
     """A network as `vn train` leaves it behind."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    checkpoint.write(folder / "best", pebble(), pebble().meaning)
+    checkpoint.write(folder / "best", pebble(), pebble().metadata)
     return folder
 
 
@@ -93,7 +93,7 @@ def test_mistakes_are_one_line(run, scan, tmp_path, vn_command):
         ([*good, "--threads", 0], "--threads takes 1 to"),
         ([*good, "--resolution", 1048576], "--resolution takes at most 1024"),
         ([*good, "--refine", -1], "0 or more"),
-        ([few, *good[1:]], "at least 20 to tell a shape"),
+        ([few, *good[1:]], "at least 20 of them"),
     ]
     for arguments, words in cases:
         code, _, err = vn_command("reconstruct", *arguments)
@@ -106,7 +106,7 @@ def test_nothing_inside_is_said(run, scan, tmp_path, vn_command):
     asked = ["--model", run, "--threshold", 0.999999, "--resolution", 32]
     code, _, err = vn_command("reconstruct", scan, "-o", tmp_path / "out.ply", *asked)
     assert code == 1
-    assert "nothing to write" in err
+    assert "the mesh is empty" in err
     assert not (tmp_path / "out.ply").exists()
 
 
@@ -124,19 +124,19 @@ def test_an_authors_checkpoint_reconstructs_in_its_own_frame(scan, tmp_path, vn_
     from vector_neurons.tasks import reconstruct
 
     model = pebble()
-    model.meaning = store.Meaning(normalisation="unit_cube", points=80, threshold=0.5)
+    model.metadata = store.Metadata(normalization="unit_cube", points=80, threshold=0.5)
     points = torch.from_numpy(np.load(scan))
     cube, ball = reconstruct(model, points, resolution=32), reconstruct(pebble(), points, resolution=32)
     assert mesh.watertight(cube)
     sizes = [(m.vertices.amax(0) - m.vertices.amin(0)).max().item() for m in (cube, ball)]
     assert sizes[0] / sizes[1] == pytest.approx(2, rel=0.35)  # the same field in a frame of twice the units
-    model.meaning = store.Meaning(normalisation="none")
-    with pytest.raises(ValueError, match="normalised by 'none'"):
+    model.metadata = store.Metadata(normalization="none")
+    with pytest.raises(ValueError, match="normalization 'none' of the model"):
         reconstruct(model, points)
 
 
 def test_half_precision_weights_are_taken(scan, tmp_path, vn_command):
-    store.save(pebble().half(), tmp_path / "half", pebble().meaning)
+    store.save(pebble().half(), tmp_path / "half", pebble().metadata)
     asked = ["-o", tmp_path / "out.ply", "--model", tmp_path / "half", "--resolution", 32]
     assert vn_command("reconstruct", scan, *asked)[0] == 0
     assert next(OccupancyNetwork(code=24, hidden=24).parameters()).dtype == torch.float32
@@ -144,10 +144,10 @@ def test_half_precision_weights_are_taken(scan, tmp_path, vn_command):
 
 def test_shapes_are_asked_uniformly_in_a_test():
     """Near queries are within a few hundredths of the surface, uniform ones mostly are not."""
-    clouds = Clouds(size=21, points=60, pool=400, queries=64, near=1.0)
+    clouds = DataConfig(size=21, points=60, pool=400, queries=64, near=1.0)
     share = {}
     for split in ("train", "test"):
-        cloud = sets.open_set(clouds, split).clouds
+        cloud = factory.open_dataset(clouds, split).clouds
         share[split] = (torch.cdist(cloud.queries, cloud.points).amin(-1) < 0.15).float().mean().item()
     assert share["train"] > 0.9
     assert share["test"] < 0.6
@@ -183,7 +183,7 @@ def degenerate(name):
     return {
         "one-place": torch.full((300, 3), 7.0, dtype=torch.float64),
         "unresolved": 1e6 + 1e-9 * points,
-        "few-places": points[:5].repeat(60, 1),
+        "few-points": points[:5].repeat(60, 1),
         "line": points[:, :1] * turn[0] + 100,
         "plane": points * torch.tensor([1.0, 1.0, 0.0]) @ turn + 3,
     }[name]
@@ -192,9 +192,9 @@ def degenerate(name):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("one-place", "all points of the scan are at one place"),
+        ("one-place", "all points of the scan coincide"),
         ("unresolved", "float64 cannot tell its points apart: move it to the origin"),
-        ("few-places", "the scan has points at 5 places only"),
+        ("few-points", "the scan has only 5 distinct points"),
         ("line", "all points of the scan are on a line"),
     ],
 )
@@ -252,14 +252,14 @@ def test_small_numbers_with_few_decimals_are_refused(run, scan, tmp_path, vn_com
         assert vn_command("reconstruct", tmp_path / "tiny.npy", *asked)[0] == expected
 
 
-def test_places_that_cannot_be_written_to(run, scan, tmp_path, vn_command, monkeypatch):
+def test_files_that_cannot_be_written_to(run, scan, tmp_path, vn_command, monkeypatch):
     (tmp_path / "folder.ply").mkdir()
     (tmp_path / "closed").mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: path.name != "closed")
     cases = [
         (tmp_path / "folder.ply", "it is a folder"),
-        (tmp_path / f"{300 * 'x'}.ply", "names of files have at most 255 bytes"),
-        (tmp_path / f"{100 * '长'}.ply", "names of files have at most 255 bytes"),
+        (tmp_path / f"{300 * 'x'}.ply", "file names have at most 255 bytes"),
+        (tmp_path / f"{100 * '长'}.ply", "file names have at most 255 bytes"),
         (tmp_path / (300 * "x") / "out.ply", "File name too long"),
         (tmp_path / "closed" / "out.ply", "no permission to write"),
     ]

@@ -8,16 +8,16 @@ from vector_neurons.training import loop
 def test_a_cell_of_the_table(tmp_path, vn_command, monkeypatch):
     """The verb itself; the training is tested elsewhere."""
     trained = []
-    monkeypatch.setattr(loop, "fit", lambda settings, folder, world, resume: trained.append((settings, folder)))
+    monkeypatch.setattr(loop, "fit", lambda config, folder, group, resume: trained.append((config, folder)))
     monkeypatch.setattr("vector_neurons.training.results.record", lambda *arguments: {})
     flags = ["--data", "shapes", "--recipe", "fast", "--only", "vn-dgcnn-z", "--epochs", 1, "--out", tmp_path]
     code, out, err = vn_command("tables", "classification", *flags)
     assert code == 0, err
     assert "| VN-DGCNN" in out
     assert "89.5" in out
-    ((settings, folder),) = trained
+    ((config, folder),) = trained
     assert folder == tmp_path / "vn-dgcnn-linear-z"
-    assert (settings.recipe.epochs, settings.clouds.points, settings.protocol.test_rotations) == (1, 512, ("z", "SO3"))
+    assert (config.recipe.epochs, config.data.points, config.protocol.test_rotations) == (1, 512, ("z", "SO3"))
     assert (tmp_path / "classification.md").read_text() in out
 
 
@@ -25,7 +25,7 @@ def test_a_cell_of_the_table(tmp_path, vn_command, monkeypatch):
     ("flags", "line"),
     [
         (["segmentation", "--data", "modelnet40"], "no parts"),
-        (["classification", "--only", "gcnn"], "it has dgcnn"),
+        (["classification", "--only", "gcnn"], "the table has dgcnn"),
         (["classification", "--trials", "0"], "--trials"),
         (["classification", "--data", "modelnet40", "--size", "42"], "--size"),
     ],

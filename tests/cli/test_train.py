@@ -67,7 +67,7 @@ def test_a_run_is_resumed_elsewhere_and_for_longer(run, tmp_path, vn_command):
     code, _, err = vn_command("train", "--resume", copy, "--threads", 2, "--device", "cpu", "--epochs", 2)
     assert code == 0, err
     config = json.loads((copy / "config.json").read_text())
-    assert (config["recipe"]["epochs"], config["machine"]["threads"]) == (2, 2)
+    assert (config["recipe"]["epochs"], config["runtime"]["threads"]) == (2, 2)
     assert len((copy / "metrics.jsonl").read_text().splitlines()) == 2
     code, _, err = vn_command("train", "--resume", copy, "--epochs", 1)
     assert (code, err.count("\n")) == (2, 1)
@@ -99,7 +99,7 @@ def test_a_warning_is_one_line(run, tmp_path, vn_command, monkeypatch):
     monkeypatch.setattr("warnings.warn", lambda text, **_: sys.stderr.write(warnings.formatwarning(text, None, "", 0)))
     code, _, err = vn_command("train", "--resume", copy)
     assert code == 0, err
-    assert err.startswith(f"vn train: {copy / 'last'} is damaged: state.pt changed after it was written; going on from")
+    assert err.startswith(f"vn train: {copy / 'last'} is damaged: state.pt changed after it was written; resuming from")
 
 
 @pytest.mark.parametrize("flags", [["--lr", "3"], ["--points", "32"], ["--seed", "1"], ["--out", "x"]])
@@ -161,7 +161,7 @@ def test_a_flag_with_a_typo_is_corrected(vn_command):
 def test_help_groups_the_options(vn_command):
     code, out, _ = vn_command("train", "--help")
     assert code == 0
-    assert all(f"{group} options" in out for group in ("clouds", "network", "recipe", "protocol", "machine"))
+    assert all(f"{group} options" in out for group in ("data", "network", "recipe", "protocol", "runtime"))
 
 
 @pytest.mark.parametrize(
@@ -174,18 +174,18 @@ def test_mistakes_of_evaluate_are_one_line(vn_command, arguments, line):
     assert err.count("\n") == 1
 
 
-def test_a_signal_leaves_a_run_that_can_go_on(tmp_path, vn_command, monkeypatch):
-    from vector_neurons.training import sets
+def test_a_signal_leaves_a_run_that_can_be_resumed(tmp_path, vn_command, monkeypatch):
+    from vector_neurons.training import batches
 
-    original, batches = sets.training_batch, []
+    original, drawn = batches.training_batch, []
 
     def stopping(*arguments):
-        batches.append(1)
-        if len(batches) == 2:
+        drawn.append(1)
+        if len(drawn) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         return original(*arguments)
 
-    monkeypatch.setattr(sets, "training_batch", stopping)
+    monkeypatch.setattr(batches, "training_batch", stopping)
     code, _, err = vn_command("train", "classification", *SMALL, "--out", tmp_path / "run")
     assert code == 128 + signal.SIGTERM
     assert f"vn train --resume {tmp_path / 'run'}" in err

@@ -13,7 +13,7 @@ from tiny import metrics, tiny
 from torch.nn import functional as F
 
 from vector_neurons import kernels
-from vector_neurons.training import checkpoint, fit, read_settings, results, sets
+from vector_neurons.training import batches, checkpoint, factory, fit, read_config, results
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 HERE = str(Path(__file__).parents[1])
@@ -36,8 +36,8 @@ def test_two_processes_have_the_losses_and_numbers_of_one(tmp_path):
     arguments = ["-m", "vector_neurons", "train", "classification", *FLAGS.split(), "--out", two]
     done = together(*arguments)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("rotations") == done.stderr.count("epoch 1/1") == 1  # one of them talks
-    fit(read_settings(two), one)
+    assert done.stdout.count("rotations") == done.stderr.count("epoch 1/1") == 1  # one of them prints
+    fit(read_config(two), one)
     tested_by_two, tested_by_one = results.read(two), results.record(two, ["z", "SO3"]).reports
     ((a,), (b,)) = metrics(one), metrics(two)
     for part in ("train", "val"):
@@ -45,23 +45,23 @@ def test_two_processes_have_the_losses_and_numbers_of_one(tmp_path):
     assert tested_by_two == tested_by_one  # to the last bit
 
 
-def gradients(world=None):
+def gradients(group=None):
     """Gradients and running statistics of every kind of network after two batches, on every body, in float64."""
     found = {}
     for body in kernels.available():
         for neurons in ("vector", "scalar"):
-            settings = tiny(neurons=neurons, dropout=0.0)
-            data = sets.open_set(settings.clouds, "train")
-            model = sets.make_network(settings, data).double()
+            config = tiny(neurons=neurons, dropout=0.0)
+            data = factory.open_dataset(config.data, "train")
+            model = factory.build_network(config, data).double()
             for start in (0, 14):
                 indices = torch.arange(start, start + 14)
-                indices = indices if world is None else world.share(indices)
-                cloud = sets.training_batch(data, indices, settings, 0).to(torch.float64)
+                indices = indices if group is None else group.shard(indices)
+                cloud = batches.training_batch(data, indices, config, 0).to(torch.float64)
                 model.zero_grad()
                 with kernels.using(body):
                     F.cross_entropy(model(cloud.points), cloud.label).backward()
-                if world is not None:
-                    world.average_gradients(model)
+                if group is not None:
+                    group.average_gradients(model)
             tensors = [p.grad for p in model.parameters()] + [b.double() for b in model.buffers()]
             found[f"{body} {neurons}"] = torch.cat([x.flatten() for x in tensors])
     return found
@@ -75,20 +75,20 @@ torch.set_num_threads(1)
 from pathlib import Path
 from test_two_processes import gradients
 from tiny import tiny
-from vector_neurons.training import fit, joined, loop
-folder, steps, learn = Path({folder!r}), 0, loop._learn
+from vector_neurons.training import fit, loop, process_group
+folder, steps, train_step = Path({folder!r}), 0, loop.Trainer.train_step
 def counting(*arguments):
     global steps
     steps += 1
     if steps == 8 and os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
-    learn(*arguments)
-loop._learn = counting
-with joined() as world:
-    found = gradients(world)
-    if world.writes:
+    train_step(*arguments)
+loop.Trainer.train_step = counting
+with process_group() as group:
+    found = gradients(group)
+    if group.is_main:
         torch.save(found, folder / "gradients.pt")
-    fit(tiny(), folder / "run", world)
+    fit(tiny(), folder / "run", group)
 """
 
 
@@ -116,7 +116,7 @@ def test_a_killed_worker_ends_the_job_with_a_good_checkpoint(job):
     assert signal.Signals(9).name in done.stderr
     run = folder / "run"
     assert checkpoint.read(run / "last")[1]["progress"]["epoch"] == 1
-    fit(read_settings(run), run, resume=True)  # by one process, too
+    fit(read_config(run), run, resume=True)  # by one process, too
     assert len(metrics(run)) == 2
 
 
@@ -124,12 +124,12 @@ LONELY = """
 import os, signal, sys
 from vector_neurons import cli
 from vector_neurons.training import loop
-learn = loop._learn
+train_step = loop.Trainer.train_step
 def killed(*arguments):
     if os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
-    learn(*arguments)
-loop._learn = killed
+    train_step(*arguments)
+loop.Trainer.train_step = killed
 cli.main()
 """
 

@@ -11,7 +11,7 @@ import torch
 
 import vector_neurons as vn
 from vector_neurons.models import store
-from vector_neurons.training import TrainingError, checkpoint, read_settings, results
+from vector_neurons.training import TrainingError, checkpoint, read_config, results
 from vector_neurons.training.log import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -22,11 +22,11 @@ every_run = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 
 @every_run
 def test_a_result_is_whole(run):
-    settings = read_settings(run)
+    config = read_config(run)
     lines = read_metrics(run)
-    assert [line["epoch"] for line in lines] == list(range(1, settings.recipe.epochs + 1))
-    assert settings.clouds.data_root is None
-    assert set(results.read(run)) == set(settings.protocol.test_rotations)
+    assert [line["epoch"] for line in lines] == list(range(1, config.recipe.epochs + 1))
+    assert config.data.data_root is None
+    assert set(results.read(run)) == set(config.protocol.test_rotations)
     assert sum(file.stat().st_size for file in run.rglob("*")) < 8e6
     model = store.load(run)
     assert next(model.parameters()).dtype == torch.float16
@@ -35,7 +35,7 @@ def test_a_result_is_whole(run):
 
 @every_run
 def test_the_docs_show_its_numbers(run):
-    name, metric = PAGES[read_settings(run).task]
+    name, metric = PAGES[read_config(run).task]
     page = (ROOT / "docs" / name).read_text()
     assert f"results/{run.name}" in page
     for reports in json.loads((run / results.TEST).read_text()).values():
@@ -50,7 +50,7 @@ def test_the_model_of_the_package_is_that_of_its_run():
     kept = checkpoint.load(ROOT / "results" / "scanned-objects-vn-occnet" / "best")
     shipped = vn.pretrained("reconstruction")
     assert shipped.arguments == kept.arguments
-    assert shipped.meaning == kept.meaning
+    assert shipped.metadata == kept.metadata
     assert shipped.state_dict().keys() == kept.state_dict().keys()
     assert all(torch.equal(value, kept.state_dict()[name]) for name, value in shipped.state_dict().items())
 
@@ -61,9 +61,13 @@ def test_a_run_with_older_names_is_refused_in_one_line_and_can_be_converted(tmp_
     config["recipe"]["rate"] = config["recipe"].pop("lr")
     (run / "config.json").write_text(json.dumps(config))
     (run / "metrics.jsonl").write_text(metrics.replace('"lr":', '"rate":'))
-    with pytest.raises(TrainingError, match=r"there is no setting 'rate'[^\n]*rename_settings.py"):
-        read_settings(run)
+    with pytest.raises(TrainingError, match=r"unknown setting 'rate'[^\n]*rename_settings.py"):
+        read_config(run)
+    older = {"data": "clouds", "runtime": "machine"}
+    (run / "config.json").write_text(json.dumps({older.get(name, name): value for name, value in config.items()}))
+    with pytest.raises(TrainingError, match=r"lacks some of the groups data, [^\n]*rename_settings.py"):
+        read_config(run)
     script = ROOT / "benchmarks" / "rename_settings.py"
     subprocess.run([sys.executable, script, run], check=True, capture_output=True)
-    assert read_settings(run) == read_settings(RUNS[0])
+    assert read_config(run) == read_config(RUNS[0])
     assert (run / "metrics.jsonl").read_text() == metrics

@@ -123,7 +123,7 @@ def model(folder: Path) -> Path:
 
         torch.manual_seed(0)
         small = DGCNN(4, k=4, widths=(12, 12), embedding=24, hidden=(8,))
-        store.save(small, folder, store.Meaning(classes=["a", "b", "c", "d"]))
+        store.save(small, folder, store.Metadata(classes=["a", "b", "c", "d"]))
 
     folder.mkdir(parents=True)
     assert harness.run(make, folder).code == 0
@@ -150,7 +150,7 @@ def print_logits(folder: Path) -> None:
     except ValueError as error:  # a description may ask for more neighbours than there are points
         print(error, file=sys.stderr)
         raise SystemExit(2) from error
-    print(logits.tolist(), loaded.meaning)
+    print(logits.tolist(), loaded.metadata)
 
 
 def forge_checksums(folder: Path) -> None:

@@ -51,11 +51,11 @@ def test_the_loss_is_binary_cross_entropy(smoothing):
 
 @pytest.mark.parametrize("local", [0, 4])
 @pytest.mark.parametrize("queries", [1, 10, 37])
-def test_without_gradients_few_places_are_decoded_at_once(monkeypatch, local, queries):
+def test_without_gradients_few_query_points_are_decoded_at_once(monkeypatch, local, queries):
     model = OccupancyNetwork(code=24, hidden=24, decoder_hidden=16, k=6, local=local).double().eval()
     cloud = Cloud(torch.randn(2, 30, 3).double(), queries=torch.randn(2, queries, 3).double())
     expected, decode, asked = Reconstruction().logits(model, cloud), model.decode, []
-    monkeypatch.setattr(reconstruction, "PLACES", 20)
+    monkeypatch.setattr(reconstruction, "DECODE_BATCH", 20)
     monkeypatch.setattr(model, "decode", lambda code, some: asked.append(some.shape[1]) or decode(code, some))
     with torch.no_grad():
         torch.testing.assert_close(Reconstruction().logits(model, cloud), expected)
@@ -121,8 +121,8 @@ def test_a_scalar_network_has_other_logits_in_another_pose():
     points = Shapes("test", size=30, points=300)[0].points
     R = rotations.draw("SO3", 1, generator=torch.Generator().manual_seed(4))[0]
     code, turned = model.encode(points[None]), model.encode((points @ R.mT)[None])
-    places = torch.rand(1, 50, 3) - 0.5
-    found, other = model.decode(code, places), model.decode(turned, places @ R.mT)
+    queries = torch.rand(1, 50, 3) - 0.5
+    found, other = model.decode(code, queries), model.decode(turned, queries @ R.mT)
     assert (found - other).abs().max() > 0.01 * found.abs().max()
 
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_asked_is_refused(network, options, words):
 
 @pytest.mark.parametrize("shape", [(3, 3), (1, 300, 3), (300, 2)])
 def test_what_is_no_scan_is_refused(network, shape, unchecked):
-    with pytest.raises(ValueError, match="a scan has points"):
+    with pytest.raises(ValueError, match="a scan needs points"):
         reconstruct(network, torch.randn(shape))
 
 
@@ -156,9 +156,9 @@ def test_the_ball_around_a_scan_does_not_move_the_surface(network):
             return (200 * (0.95 - queries.norm(dim=-1))).clamp(-12, 12)
 
     model = Ball(code=24, hidden=24, k=8).eval()
-    model.meaning = store.Meaning(points=80)
-    centre = points.double().mean(0)
-    radius = (points.double() - centre).norm(dim=-1).amax()
+    model.metadata = store.Metadata(points=80)
+    center = points.double().mean(0)
+    radius = (points.double() - center).norm(dim=-1).amax()
     for refine in (0, 2):
         made = reconstruct(model, points, refine=refine)
-        assert abs((made.vertices - centre).norm(dim=-1).mean() / radius - 0.95) < 5e-4
+        assert abs((made.vertices - center).norm(dim=-1).mean() / radius - 0.95) < 5e-4

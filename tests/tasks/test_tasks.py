@@ -8,7 +8,7 @@ import torch
 
 from vector_neurons.data import Cloud, Shapes
 from vector_neurons.tasks import Classification, Segmentation, add
-from vector_neurons.tasks.task import LARGEST, fixed, real
+from vector_neurons.tasks.task import FIXED_POINT_MAX, from_fixed_point, to_fixed_point
 
 CLASSES = ("cup", "axe", "hat", "owl")  # the last one never occurs
 PARTS_OF = [[0, 1], [2, 3, 4], [5], [6, 7]]
@@ -117,4 +117,5 @@ def test_a_perfect_prediction_of_shapes():
 
 def test_numbers_in_fixed_point():
     x = torch.tensor([0.0, 0.3, -2.5, float("nan"), float("inf")])
-    assert real(fixed(x)).tolist() == pytest.approx([0, 0.3, -2.5, LARGEST, LARGEST], abs=1e-7)
+    expected = [0, 0.3, -2.5, FIXED_POINT_MAX, FIXED_POINT_MAX]
+    assert from_fixed_point(to_fixed_point(x)).tolist() == pytest.approx(expected, abs=1e-7)

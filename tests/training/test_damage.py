@@ -20,20 +20,33 @@ from vector_neurons.data import DataError
 from vector_neurons.data.folder import convert
 from vector_neurons.data.reading import UPRIGHT
 from vector_neurons.training import (
-    SettingsError,
+    ConfigError,
     TrainingError,
     check,
     evaluate,
+    evaluation,
+    factory,
     fit,
-    loop,
-    read_settings,
+    read_config,
     results,
-    sets,
+)
+from vector_neurons.training.config import (
+    DataConfig,
+    NetworkConfig,
+    ProtocolConfig,
+    RecipeConfig,
+    RunConfig,
+    RuntimeConfig,
 )
 from vector_neurons.training.log import METRICS, Log, read_metrics
-from vector_neurons.training.settings import Clouds, Machine, Network, Protocol, Recipe, Settings
 
-GROUPS = {"clouds": Clouds, "network": Network, "recipe": Recipe, "protocol": Protocol, "machine": Machine}
+GROUPS = {
+    "data": DataConfig,
+    "network": NetworkConfig,
+    "recipe": RecipeConfig,
+    "protocol": ProtocolConfig,
+    "runtime": RuntimeConfig,
+}
 
 
 @pytest.fixture(scope="module")
@@ -81,15 +94,15 @@ def test_a_pack_is_taken_by_name_or_path(files, tmp_path):
     for number, pack in enumerate(("mine", str(made))):
         fit(tiny(**where, pack=pack), tmp_path / f"run{number}")
     assert metrics(tmp_path / "run0") == metrics(tmp_path / "run1")
-    with pytest.raises(SettingsError, match="or the --pack"):
+    with pytest.raises(ConfigError, match="or the --pack"):
         check(tiny(**where, pack="mine", folder=str(files)))
-    with pytest.raises(SettingsError, match="--up and --drop-nan"):
+    with pytest.raises(ConfigError, match="--up and --drop-nan"):
         check(tiny(**where, pack="mine", up="y"))
 
 
 def test_the_axis_that_is_up_is_told(files, tmp_path):
     where = {"data": "folder", "folder": str(files), "data_root": str(tmp_path / "packs"), "size": None}
-    upright, lying = (sets.open_set(tiny(**where, up=up).clouds, "train")[0].points for up in ("z", "y"))
+    upright, lying = (factory.open_dataset(tiny(**where, up=up).data, "train")[0].points for up in ("z", "y"))
     torch.testing.assert_close(upright @ torch.tensor(UPRIGHT["y"], dtype=torch.float32).mT, lying)
 
 
@@ -158,8 +171,8 @@ def test_a_run_whose_checkpoints_are_gone_is_not_started_again(run):
 HOLD = """
 import sys
 from pathlib import Path
-from vector_neurons.training.run import alone
-with alone(Path(sys.argv[1])):
+from vector_neurons.training.run import exclusive
+with exclusive(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -176,9 +189,9 @@ def test_two_processes_do_not_resume_the_same_run(run):
     assert not (run / "lock").exists()
 
 
-def test_more_epochs_go_on_with_a_finished_run(run):
+def test_more_epochs_resume_a_finished_run(run):
     assert fit(tiny(epochs=3), run, resume=True).epoch == 3
-    assert read_settings(run).recipe.epochs == 3
+    assert read_config(run).recipe.epochs == 3
     assert [line["epoch"] for line in metrics(run)] == [1, 2, 3]
     with pytest.raises(TrainingError, match="has 3 epochs already"):
         fit(tiny(epochs=1), run, resume=True)
@@ -210,7 +223,7 @@ def test_a_damaged_line_does_not_hide_the_others(run):
         with pytest.warns(UserWarning, match="line 1 cannot be read"):
             assert [line["epoch"] for line in read_metrics(run)] == [2]
         with pytest.warns(UserWarning, match="line 1 cannot be read"):
-            Log(run, epochs=2).draw("accuracy")
+            Log(run, epochs=2).plot("accuracy")
 
 
 def flip(file):
@@ -243,13 +256,13 @@ def test_a_best_model_that_was_not_renamed_yet_is_the_best(run):
 @pytest.mark.parametrize("content", ["{", "[]", '{"z": 3}', '{"z": []}', '{"z": [{"accuracy": "x"}]}', '{"y": [{}]}'])
 def test_damaged_results_are_said_before_the_work(run, monkeypatch, content):
     (run / "test.json").write_text(content)
-    monkeypatch.setattr(loop, "evaluate", lambda *_: pytest.fail("worked for nothing"))
+    monkeypatch.setattr(evaluation, "evaluate", lambda *_: pytest.fail("worked for nothing"))
     with pytest.raises(TrainingError, match=r"test.json is damaged[^\n]*move it away$"):
         results.record(run, ["SO3"])
 
 
 def wrong():
-    """Every setting with a value of another type, and what is no settings at all."""
+    """Every setting with a value of another type, and settings that are not there at all."""
     for group, kind in GROUPS.items():
         for field in fields(kind):
             yield f"{group}.{field.name}", group, field.name
@@ -259,13 +272,13 @@ def wrong():
 
 @pytest.mark.parametrize(("group", "name"), [pytest.param(*x[1:], id=x[0]) for x in wrong()])
 def test_settings_of_another_type_are_refused(group, name):
-    for value in ({}, [[1]], 10**400, "?" if name not in ("data_root", "folder", "pack", "device") else 1):
+    for value in ({}, [[1]], 10**400, "?" if name not in ("data_root", "folder", "pack", "device", "model") else 1):
         saved = json.loads(json.dumps(tiny().as_dict()))
         saved[group] = value if name is None else saved[group] | {name: value}
         if name is None and value == {}:
             continue  # all of them at their defaults
-        with pytest.raises(SettingsError) as caught:
-            Settings.from_dict(saved)
+        with pytest.raises(ConfigError) as caught:
+            RunConfig.from_dict(saved)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 300
 
@@ -282,21 +295,21 @@ def test_a_damaged_config_is_one_line(run, content):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"threads": 100_000}, "--threads takes at most 1,024"),
-        ({"points": 10**8, "pool": 10**8, "size": 1}, "--points takes at most"),
-        ({"size": 2 * 10**9}, "more than the 134,217,728 points kept"),
-        ({"widths": (10**8, 12)}, "--widths takes at most"),
+        ({"threads": 100_000}, "--threads takes 1 to 1,024"),
+        ({"points": 10**8, "pool": 10**8, "size": 1}, "--points takes 1 to 1,048,576"),
+        ({"size": 2 * 10**9}, "more than the 134,217,728 points that are kept"),
+        ({"widths": (10**8, 12)}, "--widths takes 3 to 65,536"),
         ({"widths": ()}, "--widths takes 1 to 64 layers"),
         ({"hidden": (16,) * 65}, "--hidden takes 1 to 64 layers"),
-        ({"embedding": 0}, "--embedding takes 3 or more"),
-        ({"batch_size": 14 * 10**6}, "--batch-size takes at most"),
+        ({"embedding": 0}, "--embedding takes 3 to 65,536"),
+        ({"batch_size": 14 * 10**6}, "--batch-size takes 2 to 65,536"),
     ],
 )
 def test_sizes_have_bounds_in_training_and_in_testing(run, changes, why):
-    with pytest.raises(SettingsError, match=why):
+    with pytest.raises(ConfigError, match=why):
         check(tiny(**changes))
     (run / "config.json").write_text(json.dumps(tiny(**changes).as_dict()))
-    with pytest.raises((SettingsError, TrainingError), match=why):
+    with pytest.raises((ConfigError, TrainingError), match=why):
         evaluate(run, ["SO3"])
 
 
@@ -320,13 +333,13 @@ def test_batches_after_a_training_has_diverged_are_skipped(tmp_path):
 def test_settings_errors_say_what_is_wanted():
     saved = tiny().as_dict()
     for group, name, value, words in (
-        ("clouds", "data", "foo", "data must be one of shapes, modelnet40, "),
-        ("clouds", "up", 3, "up must be one of x, y, z or null"),
+        ("data", "data", "foo", "data must be one of shapes, modelnet40, "),
+        ("data", "up", 3, "up must be one of x, y, z or null"),
         ("protocol", "test_rotations", "SO3", "test_rotations must be a list, each one of I, z, SO3"),
         ("recipe", "epochs", "many", "epochs must be int"),
     ):
-        with pytest.raises(SettingsError, match=words):
-            Settings.from_dict(saved | {group: saved[group] | {name: value}})
+        with pytest.raises(ConfigError, match=words):
+            RunConfig.from_dict(saved | {group: saved[group] | {name: value}})
 
 
 def test_a_test_that_cannot_be_written_is_shown(run, vn_command, monkeypatch):
@@ -347,7 +360,7 @@ def test_a_curve_that_cannot_be_written_does_not_end_a_run(tmp_path, capsys):
 
 
 def test_a_name_that_no_file_can_have_is_one_line(tmp_path):
-    for act in (lambda path: fit(tiny(), path), lambda path: read_settings(path)):
+    for act in (lambda path: fit(tiny(), path), lambda path: read_config(path)):
         with pytest.raises(TrainingError) as caught:
             act(Path(tmp_path) / ("x" * 300))
         assert "\n" not in str(caught.value)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tiny import metrics, tiny
 
-from vector_neurons.training import StoppedError, TrainingError, results, sets, tables
+from vector_neurons.training import StoppedError, TrainingError, batches, results, tables
 from vector_neurons.training.presets import TABLES
 
 TABLE = replace(TABLES["classification"], rows=TABLES["classification"].rows[1:4:2])  # DGCNN and VN-DGCNN
@@ -15,8 +15,8 @@ TABLE = replace(TABLES["classification"], rows=TABLES["classification"].rows[1:4
 
 def plan(row, train, **changes):
     tests = tuple(test for trained, test in TABLE.columns if trained == train)
-    settings = tiny(train_rotations=train, test_rotations=tests, size=42, **changes)
-    return replace(settings, network=replace(settings.network, neurons=row.network.neurons))
+    config = tiny(train_rotations=train, test_rotations=tests, size=42, **changes)
+    return replace(config, network=replace(config.network, neurons=row.network.neurons))
 
 
 def cells(text, row):
@@ -24,26 +24,27 @@ def cells(text, row):
     return [word.strip() for word in line.strip("|").split("|")][1:]
 
 
-def test_a_table_is_filled_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
+def test_a_table_is_filled_and_resumed_where_it_was_stopped(tmp_path, monkeypatch):
     text = tables.fill(TABLE, plan, tmp_path, only=["vn-dgcnn-z"], trials=2)
     ours = results.read(tmp_path / "vn-dgcnn-z")
-    assert cells(text, "VN-DGCNN")[::2] == [results.spread(ours[kind], "accuracy") for kind in ("z", "SO3")] + ["—"]
+    means = [results.format_mean(ours[kind], "accuracy") for kind in ("z", "SO3")]
+    assert cells(text, "VN-DGCNN")[::2] == [*means, "—"]
     assert cells(text, "VN-DGCNN")[1::2] == ["89.5", "89.5", "90.2"]
     assert cells(text, "DGCNN")[::2] == ["—", "—", "—"]
     assert (tmp_path / "table.md").read_text() == text
     assert (tmp_path / "table.png").stat().st_size > 1000
     before = (tmp_path / "vn-dgcnn-z" / "metrics.jsonl").read_bytes()
 
-    batches, original = [], sets.training_batch
+    drawn, original = [], batches.training_batch
 
     def stopping(*arguments):
-        batches.append(1)
-        if len(batches) == 4:
+        drawn.append(1)
+        if len(drawn) == 4:
             os.kill(os.getpid(), signal.SIGTERM)
         return original(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sets, "training_batch", stopping)
+        patch.setattr(batches, "training_batch", stopping)
         with pytest.raises(StoppedError):
             tables.fill(TABLE, plan, tmp_path, only=["vn-dgcnn"])
     every = tables.jobs(TABLE, plan, tmp_path)
@@ -54,9 +55,9 @@ def test_a_table_is_filled_and_goes_on_where_it_was_stopped(tmp_path, monkeypatc
     assert (tmp_path / "vn-dgcnn-z" / "metrics.jsonl").read_bytes() == before  # was finished already
 
 
-def test_a_run_with_other_settings_is_not_shown(tmp_path):
+def test_a_run_of_another_configuration_is_not_shown(tmp_path):
     tables.fill(TABLE, lambda row, train: plan(row, train, epochs=1), tmp_path, only=["dgcnn-SO3"])
-    with pytest.raises(TrainingError, match="other settings"):
+    with pytest.raises(TrainingError, match="another configuration"):
         tables.fill(TABLE, plan, tmp_path, only=["dgcnn-SO3"])
 
 
@@ -67,7 +68,7 @@ def test_an_unknown_row_is_refused(tmp_path):
 
 def test_a_method_of_ours_has_no_number_of_the_paper(tmp_path):
     table = TABLES["local"]
-    every = tables.jobs(table, lambda row, train: table.settings(row, train, "shapes", "fast"), tmp_path)
+    every = tables.jobs(table, lambda row, train: table.config(row, train, "shapes", "fast"), tmp_path)
     text = tables.markdown(table, every)
     assert cells(text, "VN-OccNet, local (ours)") == ["—"] * 6
     assert cells(text, "VN-OccNet")[1::2] == ["69.3", "69.3", "68.8"]

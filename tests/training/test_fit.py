@@ -1,6 +1,8 @@
 """What a run leaves behind, and that it learns."""
 
 import json
+import math
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -12,18 +14,19 @@ from vector_neurons.data import Shapes
 from vector_neurons.models import store
 from vector_neurons.tasks import add
 from vector_neurons.training import (
-    SettingsError,
+    ConfigError,
+    ProcessGroup,
     TrainingError,
-    World,
+    batches,
     check,
     evaluate,
+    factory,
     fit,
     loop,
     measure,
-    read_settings,
-    sets,
+    read_config,
 )
-from vector_neurons.training.settings import Settings
+from vector_neurons.training.config import RunConfig, _ranged
 
 
 @pytest.fixture(scope="module")
@@ -40,22 +43,22 @@ def test_a_run_is_a_folder(run):
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     assert all(line["train_rotations"] == line["val_rotations"] == "z" for line in lines)
     assert {"loss", "accuracy", "class_accuracy"} == set(lines[0]["train"]) == set(lines[0]["val"])
-    assert read_settings(run) == tiny(epochs=3)
+    assert read_config(run) == tiny(epochs=3)
     model = store.load(run / "best")
-    assert model.meaning.classes == list(Shapes("val").classes)
+    assert model.metadata.classes == list(Shapes("val").classes)
 
 
 def test_the_reported_accuracy_is_that_of_every_cloud_counted_once(run):
     """Recounted cloud by cloud, alone, in poses drawn here."""
     task, counts = evaluate(run, ["z", "SO3"], trials=2)
-    settings = read_settings(run)
+    config = read_config(run)
     data, model = Shapes("test", size=84 // 5, points=80), store.load(run / "best")
     for kind in ("z", "SO3"):
         for trial, counted in enumerate(counts[kind]):
             right = 0
             for index in range(len(data)):
-                cloud = sets.posed_batch(
-                    data, torch.tensor([index]), settings.clouds, kind, settings.machine.seed, trial
+                cloud = batches.evaluation_batch(
+                    data, torch.tensor([index]), config.data, kind, config.runtime.seed, trial
                 )
                 right += int(model(cloud.points).argmax() == data.labels[index])
             assert counted["confusion"].diagonal().sum() == right
@@ -67,23 +70,23 @@ def test_the_reported_accuracy_is_that_of_every_cloud_counted_once(run):
 def test_any_number_of_processes_counts_the_same(run, size):
     """One after the other, and most of 50 have no batch."""
 
-    class Alone(World):
+    class Alone(ProcessGroup):
         def sum(self, x):
             return x
 
-    settings, model = read_settings(run), store.load(run / "best")
-    data = sets.open_set(settings.clouds, "test")
-    task = sets.make_task(settings, data)
+    config, model = read_config(run), store.load(run / "best")
+    data = factory.open_dataset(config.data, "test")
+    task = factory.build_task(config, data)
     total = None
     for rank in range(size):
-        total = add(total, measure(model, task, data, settings, "SO3", Alone(rank, size)))
-    whole = measure(model, task, data, settings, "SO3")
+        total = add(total, measure(model, task, data, config, "SO3", Alone(rank, size)))
+    whole = measure(model, task, data, config, "SO3")
     assert all(torch.equal(total[name], whole[name]) for name in whole)
 
 
 def test_the_test_set_is_not_touched_by_training(tmp_path, monkeypatch):
-    opened, original = [], sets.open_set
-    monkeypatch.setattr(sets, "open_set", lambda clouds, split: opened.append(split) or original(clouds, split))
+    opened, original = [], factory.open_dataset
+    monkeypatch.setattr(factory, "open_dataset", lambda data, split: opened.append(split) or original(data, split))
     fit(tiny(epochs=1), tmp_path / "run")
     assert opened == ["train", "val"]
 
@@ -115,7 +118,7 @@ def test_segmentation_learns_parts(tmp_path):
         {"optimizer": "adam", "schedule": "step", "step_size": 1, "neurons": "scalar", "ema": 0.0},
         {"model": "pointnet", "widths": None, "schedule": "constant", "scale": 1.25, "jitter": 0.01},
         {"accumulate": 2, "bf16": True, "early_points": 32},
-        {"neurons": "vector", "nonlinearity": "detached", "pooling": "max", "frame": "linear", "mean": False},
+        {"neurons": "vector", "direction": "output", "pooling": "max", "frame": "linear", "mean": False},
     ],
 )
 def test_every_setting_runs(tmp_path, changes):
@@ -129,13 +132,12 @@ def test_accumulation_takes_the_mean_gradient(tmp_path):
     """Without batch statistics, parts of a batch add up to the batch."""
     parts = []
     for accumulate in (1, 2):
-        settings = tiny(epochs=1, size=14, dropout=0.0, accumulate=accumulate, optimizer="sgd", ema=0.0)
-        data = sets.open_set(settings.clouds, "train")
-        task, model = sets.make_task(settings, data), sets.make_network(settings, data).eval()
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        world = loop.World()
-        indices = torch.arange(14)
-        loop._learn(model, model, task, data, indices, settings, optimizer, loop.Progress(), world, tmp_path)
+        config = tiny(epochs=1, size=14, dropout=0.0, accumulate=accumulate, optimizer="sgd", ema=0.0)
+        data = factory.open_dataset(config.data, "train")
+        trainer = loop.Trainer(config, tmp_path, ProcessGroup(), data, data)
+        model = trainer.model.eval()
+        trainer.optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        trainer.train_step(torch.arange(14))
         parts.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     torch.testing.assert_close(*parts, atol=1e-5, rtol=1e-4)
 
@@ -155,7 +157,7 @@ def test_best_is_the_averaged_model_and_last_is_not(run):
         ({"data": "modelnet40"}, "--size"),
         ({"points": 4096}, "--pool"),
         ({"early_points": 4096}, "--early-points"),
-        ({"k": 65}, "neighbours"),
+        ({"k": 65}, "neighbors"),
         ({"neurons": "scalar", "frame": "linear"}, "vector neurons"),
         ({"model": "pointnet"}, "--widths"),
         ({"test_rotations": ()}, "--test-rotations"),
@@ -170,16 +172,35 @@ def test_best_is_the_averaged_model_and_last_is_not(run):
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(changes, why):
-    with pytest.raises(SettingsError, match=why) as caught:
+    with pytest.raises(ConfigError, match=why) as caught:
         check(tiny(**changes))
     assert "\n" not in str(caught.value)
+
+
+def outside():
+    """Every number with a range, with values just outside of it."""
+    config = tiny()
+    for group in ("data", "network", "recipe", "protocol", "runtime"):
+        part = getattr(config, group)
+        for name, hint in get_type_hints(type(part), include_extras=True).items():
+            several = name in ("widths", "hidden", "test_rotations")
+            for _, allowed in _ranged((1,) if several else 1, hint):
+                bounds = [allowed.low - 1, float("nan")] + [allowed.high + 1] * (allowed.high < math.inf)
+                for value in [*bounds, *[allowed.high] * allowed.excludes_high]:
+                    yield pytest.param(name, (value,) if several else value, id=f"{name}={value}")
+
+
+@pytest.mark.parametrize(("name", "value"), list(outside()))
+def test_numbers_outside_their_range_are_refused(name, value):
+    with pytest.raises(ConfigError, match=rf"^--{name.replace('_', '-')} takes (.* or more|.* to .*), got "):
+        check(tiny(**{name: value}))
 
 
 def test_a_batch_must_fit_the_training_set_and_the_processes(tmp_path):
     with pytest.raises(TrainingError, match="more than the 10 training clouds"):
         fit(tiny(size=10), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(SettingsError, match="3 processes"):
+    with pytest.raises(ConfigError, match="3 processes"):
         check(tiny(), processes=3)
 
 
@@ -203,8 +224,8 @@ def test_a_run_is_not_overwritten(run):
     assert (run / "metrics.jsonl").read_text() == before
 
 
-def test_settings_survive_a_file():
-    settings = tiny(test_rotations=("I", "SO3"), early_points=32)
-    assert Settings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
-    with pytest.raises(SettingsError, match="another version"):
-        Settings.from_dict({"task": "classification", "clouds": {"colour": "red"}})
+def test_a_configuration_survives_a_file():
+    config = tiny(test_rotations=("I", "SO3"), early_points=32)
+    assert RunConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
+    with pytest.raises(ConfigError, match="another version"):
+        RunConfig.from_dict({"task": "classification", "data": {"color": "red"}})

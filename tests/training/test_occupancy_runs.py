@@ -13,23 +13,24 @@ from vector_neurons.data.augment import UnitBall
 from vector_neurons.mesh import Mesh, extract, write
 from vector_neurons.models import store
 from vector_neurons.training import (
-    Clouds,
-    SettingsError,
+    ConfigError,
+    DataConfig,
     TrainingError,
+    batches,
     check,
     checkpoint,
     evaluate,
+    factory,
     fit,
     loop,
-    read_settings,
+    mesh_metrics,
+    read_config,
     results,
-    sets,
-    surfaces,
 )
+from vector_neurons.training.config import NetworkConfig, default_config
 from vector_neurons.training.presets import TABLES, presets
-from vector_neurons.training.settings import Network, default
 
-NETWORK = Network("pointnet", k=8, code=24, encoder_width=24, decoder_width=16)
+NETWORK = NetworkConfig("pointnet", k=8, code=24, encoder_width=24, decoder_width=16)
 
 
 def little(**changes):
@@ -49,32 +50,32 @@ def test_the_threshold_is_chosen_on_validation_and_kept(run):
     lines = metrics(run)
     best = max(lines, key=lambda line: line["val"]["iou"])
     model = store.load(run / "best")
-    assert model.meaning.threshold == best["val"]["threshold"]
-    assert model.meaning.points == 60
+    assert model.metadata.threshold == best["val"]["threshold"]
+    assert model.metadata.points == 60
     task, counts = evaluate(run, ["I"])
-    assert task.threshold == model.meaning.threshold
-    assert task.report(counts["I"][0])["threshold"] == model.meaning.threshold
+    assert task.threshold == model.metadata.threshold
+    assert task.report(counts["I"][0])["threshold"] == model.metadata.threshold
 
 
 @pytest.fixture(scope="module")
 def seeing(run, tmp_path_factory):
     """A run whose network sees pebbles: what a few steps have taught sees all or nothing."""
     folder = tmp_path_factory.mktemp("runs") / "seeing"
-    loop.create(folder, read_settings(run))
-    checkpoint.write(folder / "best", pebble(), pebble().meaning)
+    loop.create(folder, read_config(run))
+    checkpoint.write(folder / "best", pebble(), pebble().metadata)
     return folder
 
 
 def test_the_reported_iou_is_that_of_every_shape_counted_once(seeing):
     """Recounted shape by shape, at uniform queries of the test set."""
-    settings = little()
+    config = little()
     task, counts = evaluate(seeing, ["SO3"])
-    model, data = store.load(seeing / "best"), sets.open_set(settings.clouds, "test")
-    assert data.clouds.queries.shape[1] == sets.SHAPES_QUERIES["test"]
+    model, data = store.load(seeing / "best"), factory.open_dataset(config.data, "test")
+    assert data.clouds.queries.shape[1] == factory.SHAPES_QUERIES["test"]
     total, share = 0.0, []
     for index in range(len(data)):
-        cloud = sets.posed_batch(data, torch.tensor([index]), settings.clouds, "SO3", settings.machine.seed)
-        inside = model(cloud.points, cloud.queries).sigmoid() > model.meaning.threshold
+        cloud = batches.evaluation_batch(data, torch.tensor([index]), config.data, "SO3", config.runtime.seed)
+        inside = model(cloud.points, cloud.queries).sigmoid() > model.metadata.threshold
         share.append(inside.float().mean().item())
         both, either = (inside & cloud.occupied).sum(), (inside | cloud.occupied).sum()
         total += (both / either).item() if either else 1.0
@@ -90,22 +91,22 @@ def test_vector_neurons_do_not_mind_the_pose(seeing):
 
 
 def test_the_test_set_never_chooses_a_threshold(seeing, tmp_path):
-    loop.create(tmp_path, read_settings(seeing))
-    checkpoint.write(tmp_path / "best", pebble(), store.Meaning(points=60))
+    loop.create(tmp_path, read_config(seeing))
+    checkpoint.write(tmp_path / "best", pebble(), store.Metadata(points=60))
     with pytest.raises(TrainingError, match="must not choose"):
         evaluate(tmp_path, ["I"])
 
 
 def test_batches_are_scans_in_the_ball_of_their_own_points():
-    settings = little()
-    data = sets.open_set(settings.clouds, "train")
+    config = little()
+    data = factory.open_dataset(config.data, "train")
     for cloud in (
-        sets.training_batch(data, torch.arange(5), settings, epoch=0),
-        sets.posed_batch(data, torch.arange(5), settings.clouds, "SO3", 0),
+        batches.training_batch(data, torch.arange(5), config, epoch=0),
+        batches.evaluation_batch(data, torch.arange(5), config.data, "SO3", 0),
     ):
         assert torch.allclose(cloud.points.mean(1), torch.zeros(5, 3), atol=1e-6)
         assert torch.allclose(cloud.points.norm(dim=-1).amax(1), torch.ones(5), atol=1e-6)
-    assert sets.training_batch(data, torch.arange(5), settings, epoch=0).queries.shape == (5, 64, 3)
+    assert batches.training_batch(data, torch.arange(5), config, epoch=0).queries.shape == (5, 64, 3)
 
 
 def test_queries_move_with_their_points():
@@ -115,74 +116,74 @@ def test_queries_move_with_their_points():
     for index in range(6):
         cloud = data[index]
         moved = UnitBall()(cloud, generator)
-        centre = cloud.points.mean(0)
-        radius = (cloud.points - centre).norm(dim=-1).amax()
-        assert torch.equal(data.inside(index, moved.queries * radius + centre), cloud.occupied)
+        center = cloud.points.mean(0)
+        radius = (cloud.points - center).norm(dim=-1).amax()
+        assert torch.equal(data.inside(index, moved.queries * radius + center), cloud.occupied)
 
 
 def test_fixed_poses_are_one_for_each_cloud():
     fixed, free = (little(train_rotations="SO3", fixed_poses=x, noise=0.0, points=80) for x in (True, False))
-    data = sets.open_set(fixed.clouds, "train")
+    data = factory.open_dataset(fixed.data, "train")
 
-    def poses(settings, epoch):
-        cloud = sets.training_batch(data, torch.arange(8), settings, epoch)
+    def poses(config, epoch):
+        cloud = batches.training_batch(data, torch.arange(8), config, epoch)
         return cloud.points.sort(dim=1).values  # the points come in another order every time
 
     assert torch.allclose(poses(fixed, 0), poses(fixed, 7), atol=1e-5)
     assert not torch.allclose(poses(free, 0), poses(free, 7), atol=1e-2)
-    upright = sets.training_batch(data, torch.arange(8), little(noise=0.0, points=80), 0).points.sort(dim=1).values
+    upright = batches.training_batch(data, torch.arange(8), little(noise=0.0, points=80), 0).points.sort(dim=1).values
     assert ((poses(fixed, 0) - upright).abs().amax((1, 2)) > 1e-2).all()
 
 
 def test_meshes_are_compared_with_surfaces(seeing):
-    first = surfaces.record(seeing, ["I"], 2)
-    found = surfaces.record(seeing, ["SO3"], 2)
+    first = mesh_metrics.record(seeing, ["I"], 2)
+    found = mesh_metrics.record(seeing, ["SO3"], 2)
     assert found.keys() == {"I", "SO3"}
-    assert json.loads((seeing / surfaces.MESHES).read_text()) == found
+    assert json.loads((seeing / mesh_metrics.MESHES).read_text()) == found
     assert found["I"] == first["I"]
     upright, turned = found["I"][0], found["SO3"][0]
     assert (upright["empty"], upright["shapes"]) == (0, 2)
     assert upright["chamfer_l1"] == pytest.approx(turned["chamfer_l1"], rel=0.02)
-    assert "chamfer_l1" in results.lines(found)
+    assert "chamfer_l1" in results.format_results(found)
 
 
 def test_the_true_surface_scores_nearly_everything():
     """A mesh of the shape itself, from its exact occupancy."""
-    data = surfaces.open_surfaces(little().clouds)
+    data = mesh_metrics.open_surfaces(little().data)
     for index in range(2):
         shape = extract(lambda x, i=index: data.inside(i, x).float() - 0.5, low=-1.1, high=1.1, resolution=128)
-        found = surfaces.against(shape, data[index])
+        found = mesh_metrics.compare_with_truth(shape, data[index])
         assert found.f_score > 0.97
         assert found.chamfer_l1 < 0.02
-    assert surfaces.against(Mesh(torch.zeros(0, 3), torch.zeros(0, 3).long()), data[0]) is None
+    assert mesh_metrics.compare_with_truth(Mesh(torch.zeros(0, 3), torch.zeros(0, 3).long()), data[0]) is None
 
 
 def test_only_a_reconstruction_has_meshes(tmp_path):
     loop.create(tmp_path, tiny())
-    with pytest.raises(TrainingError, match="only a reconstruction has meshes"):
-        surfaces.record(tmp_path, ["I"], 1)
+    with pytest.raises(TrainingError, match="only reconstruction has meshes"):
+        mesh_metrics.record(tmp_path, ["I"], 1)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"data": "modelnet40", "size": None}, "does not say what is inside"),
+        ({"data": "modelnet40", "size": None}, "has no occupancy to learn from"),
         ({"queries": 0}, "needs --queries"),
-        ({"network": Network("pointnet", decoder="plain")}, "vector neurons go with the invariant one"),
-        ({"network": Network("pointnet", code=25)}, "multiple of 3"),
-        ({"network": Network("pointnet", k=8, local=70)}, "--local 70 points are more"),
-        ({"network": Network("pointnet"), "points": 15}, "--k 20 neighbours"),
+        ({"network": NetworkConfig("pointnet", decoder="plain")}, "vector neurons go with the invariant one"),
+        ({"network": NetworkConfig("pointnet", code=25)}, "multiple of 3"),
+        ({"network": NetworkConfig("pointnet", k=8, local=70)}, "--local 70 points are more"),
+        ({"network": NetworkConfig("pointnet"), "points": 15}, "--k 20 neighbors"),
         ({"shift": 0.1}, "--shift and --scale do nothing"),
-        ({"network": Network("pointnet", hidden=(5,))}, "--hidden is not about reconstruction"),
+        ({"network": NetworkConfig("pointnet", hidden=(5,))}, "OccupancyNetwork does not take --hidden"),
         ({"near": 1.5}, "--near"),
         ({"noise": -1.0}, "--noise"),
         ({"task": "classification"}, "--queries are for reconstruction"),
-        ({"task": "classification", "queries": 0}, "--code, --encoder-width, --decoder-width is about reconstruction"),
+        ({"task": "classification", "queries": 0}, "PointNet does not take --code, --encoder-width, --decoder-width"),
         ({"task": "segmentation", "data": "occupancy", "size": None, "queries": 0}, "is for reconstruction, not seg"),
     ],
 )
 def test_what_cannot_work_is_refused(changes, words):
-    with pytest.raises(SettingsError, match=words):
+    with pytest.raises(ConfigError, match=words):
         check(little(**changes))
 
 
@@ -191,17 +192,17 @@ def test_the_table_has_the_papers_three_methods_and_ours():
     assert [row.paper for row in table.rows] == [(71.4, 30.9, 58.2), (72.0, 31.0, 59.4), (69.3, 69.3, 68.8)]
     assert [(row.name, row.paper) for row in TABLES["local"].rows][1] == ("vn-pointnet-local", ())
     found = presets("reconstruction")
-    for settings in found.values():
-        check(settings)
+    for config in found.values():
+        check(config)
     assert {"paper-vn-pointnet-SO3", "fast-pointnet-invariant-I", "fast-pointnet-I"} <= set(found)
     paper = found["paper-vn-pointnet-I"]
-    assert (paper.clouds.points, paper.clouds.queries, paper.clouds.near) == (300, 2048, 0.0)
+    assert (paper.data.points, paper.data.queries, paper.data.near) == (300, 2048, 0.0)
     assert (paper.recipe.optimizer, paper.recipe.lr, paper.recipe.batch_size) == ("adam", 1e-4, 64)
     assert paper.protocol.fixed_poses
-    model = sets.make_network(paper, Shapes("test", size=1))
+    model = factory.build_network(paper, Shapes("test", size=1))
     assert model.to_code.weight.shape == (171, 342)
-    check(default("reconstruction"))
-    check(little(network=Network("pointnet", "scalar", code=25)))
+    check(default_config("reconstruction"))
+    check(little(network=NetworkConfig("pointnet", "scalar", code=25)))
 
 
 class Balls(Dataset):
@@ -217,19 +218,19 @@ class Balls(Dataset):
 
 
 def sphere_through(points):
-    """Centre and radius of the sphere on which these points lie: |p|² = 2 ⟨p, c⟩ + (r² - |c|²), by least squares."""
+    """Center and radius of the sphere on which these points lie: |p|² = 2 ⟨p, c⟩ + (r² - |c|²), by least squares."""
     points = points.double()
     rows = torch.cat([2 * points, torch.ones(len(points), 1)], dim=1)
-    *centre, rest = torch.linalg.lstsq(rows, points.square().sum(-1, keepdim=True)).solution[:, 0]
-    centre = torch.stack(centre)
-    return centre, (rest + centre.square().sum()).sqrt()
+    *center, rest = torch.linalg.lstsq(rows, points.square().sum(-1, keepdim=True)).solution[:, 0]
+    center = torch.stack(center)
+    return center, (rest + center.square().sum()).sqrt()
 
 
 def test_a_share_of_the_clouds_is_seen_from_one_side():
     seen = {}
     for share in (0.0, 0.5, 1.0):
-        settings = little(points=100, pool=600, queries=300, noise=0.0, occlude=share)
-        cloud = sets.training_batch(Balls(), torch.arange(12), settings, epoch=0)
+        config = little(points=100, pool=600, queries=300, noise=0.0, occlude=share)
+        cloud = batches.training_batch(Balls(), torch.arange(12), config, epoch=0)
         spread = torch.linalg.svdvals(cloud.points - cloud.points.mean(1, keepdim=True))
         one_sided = spread[:, 2] < 0.7 * spread[:, 0]  # a cap is flat, a sphere is not
         seen[share] = int(one_sided.sum())
@@ -239,7 +240,7 @@ def test_a_share_of_the_clouds_is_seen_from_one_side():
             assert torch.equal((queries - middle).norm(dim=-1) < radius, inside)
     assert (seen[0.0], seen[1.0]) == (0, 12)
     assert 0 < seen[0.5] < 12
-    with pytest.raises(SettingsError, match="--occlude is a share"):
+    with pytest.raises(ConfigError, match="--occlude takes 0 to 1, got"):
         check(little(occlude=1.5))
 
 
@@ -248,8 +249,8 @@ def test_a_pack_without_near_queries_gives_uniform_ones(tmp_path):
     for name in ("a", "b", "c", "d", "e", "f"):
         write(ball, tmp_path / f"{name}.off")
     occupancy.convert(tmp_path, tmp_path, points=500, queries=300, near=0)
-    clouds = Clouds(data="occupancy", data_root=str(tmp_path), points=60, pool=400, queries=100, near=0.5)
-    assert sets.open_set(clouds, "train").clouds.queries.shape[1] == 300
+    clouds = DataConfig(data="occupancy", data_root=str(tmp_path), points=60, pool=400, queries=100, near=0.5)
+    assert factory.open_dataset(clouds, "train").clouds.queries.shape[1] == 300
     with pytest.raises(DataError, match="fewer than --queries 2,048"):
-        sets.open_set(replace(clouds, queries=2048), "train")
-    assert surfaces.open_surfaces(clouds)[0].points.shape == (500, 3)
+        factory.open_dataset(replace(clouds, queries=2048), "train")
+    assert mesh_metrics.open_surfaces(clouds)[0].points.shape == (500, 3)

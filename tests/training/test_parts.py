@@ -8,30 +8,30 @@ from tiny import tiny
 from torch import nn
 
 from vector_neurons.geometry import rotations
-from vector_neurons.training import Recipe, optimize, sets
+from vector_neurons.training import RecipeConfig, batches, factory, optimize
 
 
 def test_schedules():
-    cycle = Recipe(epochs=10, lr=1.0, schedule="one-cycle", warmup=0.3)
+    cycle = RecipeConfig(epochs=10, lr=1.0, schedule="one-cycle", warmup=0.3)
     rates = [optimize.learning_rate(cycle, e / 10) for e in range(101)]
     assert rates[0] == pytest.approx(1 / 25)
     assert max(rates) == rates[30] == 1
     assert rates[-1] == pytest.approx(0)
     assert rates[:31] == sorted(rates[:31])
     assert rates[30:] == sorted(rates[30:], reverse=True)
-    paper = Recipe(epochs=250, lr=0.1, schedule="cosine", warmup=0.0, final_lr=1e-3)
+    paper = RecipeConfig(epochs=250, lr=0.1, schedule="cosine", warmup=0.0, final_lr=1e-3)
     assert optimize.learning_rate(paper, 100.0) == pytest.approx(1e-3 + 0.099 * (1 + math.cos(math.pi * 0.4)) / 2)
-    step = Recipe(epochs=200, lr=1e-3, schedule="step", warmup=0.0, step_size=20, gamma=0.7)
+    step = RecipeConfig(epochs=200, lr=1e-3, schedule="step", warmup=0.0, step_size=20, gamma=0.7)
     assert [optimize.learning_rate(step, e) for e in (0.0, 19.9, 20.0, 41.0)] == pytest.approx(
         [1e-3, 1e-3, 7e-4, 4.9e-4]
     )
-    warm = Recipe(epochs=10, lr=1.0, schedule="constant", warmup=0.2)
+    warm = RecipeConfig(epochs=10, lr=1.0, schedule="constant", warmup=0.2)
     assert [optimize.learning_rate(warm, e) for e in (0.0, 1.0, 2.0, 9.0)] == [0, 0.5, 1, 1]
 
 
 def test_adamw_does_not_pull_norms_to_zero():
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    groups = optimize.optimizer(model, Recipe(optimizer="adamw", weight_decay=0.1)).param_groups
+    groups = optimize.optimizer(model, RecipeConfig(optimizer="adamw", weight_decay=0.1)).param_groups
     assert [(len(g["params"]), g["weight_decay"]) for g in groups] == [(1, 0.1), (3, 0.0)]
 
 
@@ -50,13 +50,13 @@ def test_the_average_of_weights():
 
 
 def test_a_test_pose_belongs_to_its_cloud():
-    settings = tiny()
-    data = sets.open_set(settings.clouds, "test")
-    together = sets.posed_batch(data, torch.arange(8), settings.clouds, "SO3", seed=0)
-    alone = sets.posed_batch(data, torch.tensor([5]), settings.clouds, "SO3", seed=0)
+    config = tiny()
+    data = factory.open_dataset(config.data, "test")
+    together = batches.evaluation_batch(data, torch.arange(8), config.data, "SO3", seed=0)
+    alone = batches.evaluation_batch(data, torch.tensor([5]), config.data, "SO3", seed=0)
     assert torch.equal(together.points[5], alone.points[0])
     again, other, turned = (
-        sets.posed_batch(data, torch.tensor([5]), settings.clouds, "SO3", seed=seed, trial=trial).points
+        batches.evaluation_batch(data, torch.tensor([5]), config.data, "SO3", seed=seed, trial=trial).points
         for seed, trial in ((0, 0), (1, 0), (0, 1))
     )
     assert torch.equal(again, alone.points)
@@ -68,20 +68,20 @@ def test_a_test_pose_belongs_to_its_cloud():
 
 
 def test_training_clouds_do_not_depend_on_their_batch():
-    settings = tiny()
-    data = sets.open_set(settings.clouds, "train")
-    together = sets.training_batch(data, torch.arange(6), settings, epoch=3)
-    halves = [sets.training_batch(data, i, settings, epoch=3) for i in torch.arange(6).tensor_split(2)]
+    config = tiny()
+    data = factory.open_dataset(config.data, "train")
+    together = batches.training_batch(data, torch.arange(6), config, epoch=3)
+    halves = [batches.training_batch(data, i, config, epoch=3) for i in torch.arange(6).tensor_split(2)]
     assert torch.equal(together.points, torch.cat([half.points for half in halves]))
-    assert not torch.allclose(together.points, sets.training_batch(data, torch.arange(6), settings, epoch=4).points)
+    assert not torch.allclose(together.points, batches.training_batch(data, torch.arange(6), config, epoch=4).points)
 
 
 @pytest.mark.parametrize(("kind", "upright"), [("I", True), ("z", True), ("SO3", False)])
 def test_training_poses_follow_the_protocol(kind, upright):
     plain = {"anisotropic_scale": 1.0, "shift": 0.0, "pool": 64}
-    settings, as_is = (tiny(train_rotations=k, **plain) for k in (kind, "I"))
-    data = sets.open_set(settings.clouds, "train")
-    turned, unturned = (sets.training_batch(data, torch.arange(12), s, epoch=0).points for s in (settings, as_is))
+    config, as_is = (tiny(train_rotations=k, **plain) for k in (kind, "I"))
+    data = factory.open_dataset(config.data, "train")
+    turned, unturned = (batches.training_batch(data, torch.arange(12), s, epoch=0).points for s in (config, as_is))
     assert torch.allclose(turned[..., 2], unturned[..., 2], atol=1e-6) == upright
     assert torch.equal(turned, unturned) == (kind == "I")
     torch.testing.assert_close(turned.norm(dim=-1), unturned.norm(dim=-1))
@@ -89,5 +89,5 @@ def test_training_poses_follow_the_protocol(kind, upright):
 
 
 def test_fewer_points_early():
-    settings = tiny(epochs=4, early_points=16, early_fraction=0.5)
-    assert [sets.points_at(settings, epoch) for epoch in range(4)] == [16, 16, 64, 64]
+    config = tiny(epochs=4, early_points=16, early_fraction=0.5)
+    assert [batches.points_at(config, epoch) for epoch in range(4)] == [16, 16, 64, 64]

@@ -3,7 +3,7 @@
 import pytest
 
 from vector_neurons.data import Shapes
-from vector_neurons.training import check, sets
+from vector_neurons.training import check, factory
 from vector_neurons.training.presets import TABLES, presets
 
 
@@ -26,8 +26,8 @@ def test_numbers_of_the_paper():
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 def test_every_preset_can_work(task):
     found = presets(task)
-    for settings in found.values():
-        check(settings)
+    for config in found.values():
+        check(config)
     assert ("fast-vn-dgcnn-detached-SO3" in found) == (task == "classification")
 
 
@@ -37,10 +37,10 @@ def test_the_recipes_of_the_paper():
     assert (recipe.optimizer, recipe.lr, recipe.schedule, recipe.final_lr) == ("sgd", 0.1, "cosine", 1e-3)
     assert (recipe.batch_size, recipe.epochs, recipe.label_smoothing, recipe.weight_decay) == (32, 250, 0.2, 1e-4)
     assert (pointnet.recipe.optimizer, pointnet.recipe.batch_size, pointnet.recipe.epochs) == ("adam", 24, 200)
-    assert dgcnn.clouds.points == 1024
+    assert dgcnn.data.points == 1024
     data = Shapes("test", size=1)
     data.classes = tuple(map(str, range(40)))
-    network = sets.make_network(dgcnn, data)
+    network = factory.build_network(dgcnn, data)
     assert sum(p.numel() for p in network.parameters()) == 2_899_830
 
 
@@ -48,5 +48,5 @@ def test_fast_takes_linear_frames_but_where_frames_are_the_question():
     assert presets("classification")["fast-vn-dgcnn-z"].network.frame == "linear"
     assert presets("classification")["paper-vn-dgcnn-z"].network.frame == "mlp"
     table = TABLES["invariance"]
-    frames = [table.settings(row, "z", "shapes", "fast").network.frame for row in table.rows]
+    frames = [table.config(row, "z", "shapes", "fast").network.frame for row in table.rows]
     assert frames == [row.network.frame for row in table.rows]

@@ -1,4 +1,4 @@
-"""Nothing is lost: whatever stops a run, it goes on as if nothing had been."""
+"""Nothing is lost: whatever stops a run, resuming it is bit-identical to an uninterrupted run."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tiny import metrics, tiny
 
 from vector_neurons import _files
-from vector_neurons.training import CheckpointError, StoppedError, TrainingError, checkpoint, fit, loop, sets
+from vector_neurons.training import ResumeError, StoppedError, TrainingError, batches, checkpoint, fit, loop
 
 HERE = Path(__file__).parents[1]
 KILLED = """
@@ -24,14 +24,14 @@ torch.set_num_threads(1)
 from pathlib import Path
 from tiny import tiny
 from vector_neurons.training import fit, loop
-steps, learn = 0, loop._learn
+steps, train_step = 0, loop.Trainer.train_step
 def counting(*arguments):
     global steps
     steps += 1
-    learn(*arguments)
+    train_step(*arguments)
     if steps == {step}:
         os.kill(os.getpid(), signal.SIGKILL)  # in mid-epoch, between a step and its checkpoint
-loop._learn = counting
+loop.Trainer.train_step = counting
 fit(tiny(checkpoint_minutes={minutes}), Path({run!r}))
 """
 
@@ -52,7 +52,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize(("step", "minutes"), [(9, 0.0), (9, 10.0)])
-def test_a_killed_run_goes_on_bit_for_bit(straight, tmp_path, step, minutes):
+def test_a_killed_run_is_resumed_bit_for_bit(straight, tmp_path, step, minutes):
     """With the checkpoint of the step before, and with that of the epoch before."""
     script = KILLED.format(here=str(HERE), run=str(tmp_path / "run"), step=step, minutes=minutes)
     code, _, err = python(script)
@@ -64,14 +64,14 @@ def test_a_killed_run_goes_on_bit_for_bit(straight, tmp_path, step, minutes):
 
 def interrupt(monkeypatch, step, do):
     """Do something in this step of a run."""
-    batches, original = [], sets.training_batch
+    drawn, original = [], batches.training_batch
 
     def counting(*arguments):
-        batches.append(arguments)
+        drawn.append(arguments)
         cloud = original(*arguments)
-        return (do(cloud) or cloud) if len(batches) == step else cloud
+        return (do(cloud) or cloud) if len(drawn) == step else cloud
 
-    monkeypatch.setattr(sets, "training_batch", counting)
+    monkeypatch.setattr(batches, "training_batch", counting)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -99,7 +99,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(straight, tmp_path, m
         with pytest.raises(StoppedError):
             fit(tiny(), tmp_path / "run")
     damage(tmp_path / "run" / "last" / "model.safetensors")
-    with pytest.warns(UserWarning, match=r"model.safetensors changed.*going on from .*last\.previous"):
+    with pytest.warns(UserWarning, match=r"model.safetensors changed.*resuming from .*last\.previous"):
         fit(tiny(), tmp_path / "run", resume=True)
     same(straight, tmp_path / "run")
 
@@ -116,7 +116,7 @@ def test_damage_of_any_kind_is_noticed(straight, tmp_path, hurt):
         (last / "checksums.json").unlink()
     else:
         last.rename(tmp_path / "elsewhere")
-    with pytest.warns(UserWarning, match=r"going on from .*last\.previous"):
+    with pytest.warns(UserWarning, match=r"resuming from .*last\.previous"):
         assert checkpoint.read(last)[1]["progress"]["epoch"] == 1
 
 
@@ -124,12 +124,12 @@ def test_a_checkpoint_that_was_renamed_half_way_is_found(straight, tmp_path):
     shutil.copytree(straight, tmp_path / "run")
     last = tmp_path / "run" / "last"
     last.rename(last.with_name("last.part"))
-    with pytest.warns(UserWarning, match=r"going on from .*last\.part"):
+    with pytest.warns(UserWarning, match=r"resuming from .*last\.part"):
         assert checkpoint.read(last)[1]["progress"]["epoch"] == 2
 
 
 def test_without_any_checkpoint(tmp_path):
-    with pytest.raises(CheckpointError, match="no checkpoint"):
+    with pytest.raises(ResumeError, match="no checkpoint"):
         fit(tiny(), tmp_path, resume=True)
 
 
@@ -186,5 +186,5 @@ def test_a_folder_that_cannot_be_written_to(tmp_path):
 
 
 def test_torch_reports_a_write_that_failed_in_its_own_way(tmp_path):
-    with pytest.raises(TrainingError, match="cannot write"), loop.writing(tmp_path):
+    with pytest.raises(TrainingError, match="cannot write"), loop.write_errors(tmp_path):
         raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed\nat ...")

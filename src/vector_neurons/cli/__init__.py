@@ -11,20 +11,20 @@ from .._files import first_line
 SIGPIPE = 13  # which Windows does not have
 NAME_MAX_BYTES = 255  # of a file
 VERBS = {
-    "check": "is a module equivariant? a row per layer, and the first one that breaks",
-    "convert": "the authors' checkpoints as models of this library",
-    "data": "published data sets and your own files as packs, for training",
-    "evaluate": "the test set under rotations, in any number of trials",
-    "kernels": "build the native kernels ahead of time",
-    "reconstruct": "a closed mesh from a scan, in any pose and units",
-    "tables": "the paper's tables, trained and tested here, beside the paper's numbers",
-    "train": "train a network, or go on with it",
-    "view": "a picture of a data set, parts in colour",
+    "check": "measure the equivariance of a network, layer by layer",
+    "convert": "convert a checkpoint of the paper's authors to a model of this library",
+    "data": "convert published data sets or your own files to packs for training",
+    "evaluate": "test the best model of a run on the test set, under rotations",
+    "kernels": "show or build the native (C++) kernels",
+    "reconstruct": "reconstruct a closed mesh from a scan, in any pose and units",
+    "tables": "reproduce a table of the paper, beside the paper's numbers",
+    "train": "train a network, or resume a run",
+    "view": "draw clouds of a data set, parts in color",
 }
 
 
 class UserError(Exception):
-    """A mistake of the user's: shown as one line, without a traceback."""
+    """A mistake of the user: printed as one line, without a traceback."""
 
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ def main() -> None:
 
         close = get_close_matches(verb, VERBS, n=1)
         hint = f"did you mean `vn {close[0]}`?" if close else "`vn --help` lists the verbs"
-        print(f"vn: there is no verb {verb!r}; {hint}", file=sys.stderr)
+        print(f"vn: unknown verb {verb!r}; {hint}", file=sys.stderr)
         sys.exit(2)
     from importlib import import_module
 
@@ -57,13 +57,13 @@ def main() -> None:
     module = import_module(f".{verb}", __package__)
     before, warnings.formatwarning = warnings.formatwarning, lambda message, *_: f"vn {verb}: {message}\n"
     try:
-        # A verb whose defaults depend on its arguments reads them itself.
-        read, flags = getattr(module, "read", None), _spelled(arguments[1:])
+        # A verb whose defaults depend on its arguments parses them itself.
+        read, flags = getattr(module, "read", None), _spell_groups(arguments[1:])
         sys.exit(read(flags) if read else tyro.cli(module.run, prog=f"vn {verb}", args=flags))
     except UserError as error:
         print(f"vn {verb}: {error}", file=sys.stderr)
         sys.exit(error.code)
-    except BrokenPipeError:  # whoever reads our output has seen enough: `vn train --help | head`
+    except BrokenPipeError:  # the reader of our output has closed it: `vn train --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + SIGPIPE)
     except (OSError, MemoryError) as error:
@@ -77,12 +77,12 @@ def main() -> None:
 
 
 def check_out(out: Path, suffixes: Sequence[str], what: str) -> None:
-    """Refuse a place that cannot be written to, before any work."""
+    """Refuse a file that cannot be written, before any work."""
     if out.suffix.lower() not in suffixes:
         raise UserError(f"cannot write {what} to {out}: only {' '.join(suffixes)}")
     try:
         if len(os.fsencode(out.name)) > NAME_MAX_BYTES:
-            raise UserError(f"cannot write {out.name[:40]}…: names of files have at most {NAME_MAX_BYTES} bytes")
+            raise UserError(f"cannot write {out.name[:40]}…: file names have at most {NAME_MAX_BYTES} bytes")
         if not out.parent.is_dir():
             raise UserError(f"there is no folder {out.parent} to write {out.name} to")
         if out.is_dir():
@@ -93,10 +93,10 @@ def check_out(out: Path, suffixes: Sequence[str], what: str) -> None:
         raise UserError(f"cannot write {out}: no permission to write to {out.parent}")
 
 
-def _spelled(arguments: list[str]) -> list[str]:
-    """Names of groups as they are written here, however they are typed.
+def _spell_groups(arguments: list[str]) -> list[str]:
+    """Spell names of rotation groups as the package does: `so3` is `SO3`.
 
-    >>> _spelled(["run", "--rotations", "so3", "Z", "--out", "so3"])
+    >>> _spell_groups(["run", "--rotations", "so3", "Z", "--out", "so3"])
     ['run', '--rotations', 'SO3', 'z', '--out', 'so3']
     """
     known = {name.lower(): name for name in ("I", "z", "SO3", "O3", "SE3")}
@@ -113,7 +113,7 @@ def _help() -> str:
     verbs = "\n".join(f"  {verb.ljust(width)}  {text}" for verb, text in VERBS.items())
     return f"""usage: vn VERB [options]
 
-Rotation-equivariant networks from vector neurons.
+Rotation-equivariant neural networks for point clouds.
 
 {verbs}
 

@@ -1,4 +1,4 @@
-"""`vn convert old.pth new/`: the authors' checkpoints as models of this library."""
+"""`vn convert old.pth new/`: convert a checkpoint of the paper's authors to a model of this library."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,16 +23,16 @@ def run(
     class_names: Path | None = None,
     up: Literal["x", "y", "z"] = "y",
 ) -> int:
-    """Write a checkpoint of the repositories vnn, vnn-pc or vnn-neural-implicits as a folder for `vector_neurons.load`.
+    """Convert a checkpoint of the repositories vnn, vnn-pc or vnn-neural-implicits to a folder that `vn.load` reads.
 
     Args:
-        checkpoint: the authors' file: VN-PointNet or VN-DGCNN, or their scalar baselines, classification or part
-            segmentation, or one of the three occupancy networks.
-        folder: where to write model.safetensors and config.json.
-        k: neighbours it was trained with; by default the paper's.
-        legacy: keep the authors' absolute eps, for identical outputs; --no-legacy follows the paper.
-        class_names: a text file with the name of one output a line.
-        up: the axis that pointed up in its training data; the authors' ModelNet40 and ShapeNet-Part have y up.
+        checkpoint: file written by the authors' code: VN-PointNet or VN-DGCNN, or their scalar baselines, for
+            classification or part segmentation, or one of the three occupancy networks.
+        folder: folder to write model.safetensors and config.json to.
+        k: number of nearest neighbors it was trained with; by default the paper's.
+        legacy: keep the absolute eps of the authors' code, for identical outputs; --no-legacy uses a relative eps.
+        class_names: text file with the name of one output per line.
+        up: vertical axis of its training data; the authors' ModelNet40 and ShapeNet-Part have y up.
     """
     try:
         names = None if class_names is None else _lines(class_names)
@@ -40,10 +40,10 @@ def run(
         outputs = model.arguments.get("classes", model.arguments.get("parts", 1))
         if names is not None and len(names) != outputs:
             raise UserError(f"{class_names} names {len(names)} outputs, the model has {outputs}")
-        meaning = store.Meaning(classes=names, up=up)
+        metadata = store.Metadata(classes=names, up=up)
         if isinstance(model, OccupancyNetwork):  # OccNet's frame, and the paper's points and threshold
-            meaning = replace(meaning, normalisation="unit_cube", points=300, threshold=0.2)
-        store.save(model, folder, meaning)
+            metadata = replace(metadata, normalization="unit_cube", points=300, threshold=0.2)
+        store.save(model, folder, metadata)
     except OSError as error:
         raise UserError(first_line(error)) from error
     except ValueError as error:
@@ -59,4 +59,4 @@ def _lines(path: Path) -> list[str]:
     try:
         return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is no text file: {first_line(error)}") from error
+        raise UserError(f"{path} is not a text file: {first_line(error)}") from error

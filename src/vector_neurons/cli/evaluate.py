@@ -10,7 +10,7 @@ import tyro
 
 from .._files import first_line, write_file
 from ..tasks import Counts, add
-from ..training import find_run, joined, read_settings, results, surfaces
+from ..training import find_run, mesh_metrics, process_group, read_config, results
 from ..typing import Rotations
 from ..viz import page
 from . import UserError, check_out
@@ -27,16 +27,20 @@ def run(
     confusion: Path | None = None,
     meshes: int = 0,
 ) -> int:
-    """Test the best model of a run on the test set, as a whole and class by class; the results are added to test.json.
+    """Test the best model of a run on the test set, overall and by class; the results are added to its test.json.
+
+    If the run has a network of the user's own, the copy of its file in the folder is executed: test only runs that you
+    trust.
 
     Args:
         run: folder of the run.
-        rotations: kinds of poses, by default those the run was to be tested under.
-        trials: how often, each with another fixed pose of every cloud: mean ± standard deviation.
-        device: cpu, cuda or cuda:1, by default that of the training.
-        confusion: of a classification, write the confusion matrix to this file: .csv for numbers, .png for a picture.
-        meshes: of a reconstruction, make meshes of so many test shapes and compare them with the true surfaces, too;
-            their means are written to meshes.json.
+        rotations: rotations of the test clouds: I (none), z (about the vertical axis), SO3 (arbitrary); by default the
+            --test-rotations of the run.
+        trials: number of tests, each with other fixed rotations of the clouds, reported as mean ± standard deviation.
+        device: cpu, cuda or cuda:1; by default that of the training.
+        confusion: classification: write the confusion matrix to this file, .csv for numbers or .png for a picture.
+        meshes: reconstruction: also reconstruct meshes of so many test shapes, compare them with the true surfaces,
+            and write the means to meshes.json.
     """
     if meshes < 0:
         raise UserError(f"--meshes takes 0 or more, got {meshes}")
@@ -44,30 +48,30 @@ def run(
         raise UserError(f"--trials takes 1 or more, got {trials}")
     with one_line():
         run = find_run(run)
-        settings = read_settings(run)
+        config = read_config(run)
         if confusion is not None:
-            _check_matrix(confusion, settings.task)
-        kinds = rotations or settings.protocol.test_rotations
-        with joined(device or settings.machine.device) as here:
-            tested = results.measure(run, kinds, trials, here)
-        if not here.writes:
+            _check_matrix(confusion, config.task)
+        kinds = rotations or config.protocol.test_rotations
+        with process_group(device or config.runtime.device) as group:
+            tested = results.measure(run, kinds, trials, group)
+        if not group.is_main:
             return 0
-        print(results.lines(tested.reports))
+        print(results.format_results(tested.reports))
         counts = {kind: reduce(add, every) for kind, every in tested.counts.items()}  # of all trials
-        if details := results.details(tested.task, counts, trials):
+        if details := results.format_classes(tested.task, counts, trials):
             print(f"\n{details}")
         if confusion is not None:
             _write_matrix(confusion, counts, tested.task.outputs)
         results.add(run, tested.reports)  # last: a disk may be full
         if meshes:
-            print("meshes, distances for a radius of 1:")
-            print(results.lines(surfaces.record(run, kinds, meshes, device or settings.machine.device)))
+            print("meshes, distances for shapes of radius 1:")
+            print(results.format_results(mesh_metrics.record(run, kinds, meshes, device or config.runtime.device)))
     return 0
 
 
 def _check_matrix(file: Path, task: str) -> None:
     if task != "classification":
-        raise UserError(f"--confusion is about classification, this run is a {task}")
+        raise UserError(f"--confusion is for classification, this is a run of {task}")
     check_out(file, (".csv", ".png"), "a confusion matrix")
 
 

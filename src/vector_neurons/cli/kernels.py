@@ -1,4 +1,4 @@
-"""`vn kernels [build]`: the native kernels ahead of time."""
+"""`vn kernels [build]`: show or build the native kernels."""
 
 from typing import Annotated, Literal
 
@@ -18,8 +18,8 @@ def run(
     """Show whether the native kernels are built on this machine, or build them now instead of at first use.
 
     Args:
-        action: build compiles them into the user's cache, unless they are there.
-        again: compile them even if they are there.
+        action: show prints their state; build compiles them into the user's cache, unless they are built.
+        again: compile them even if they are built.
     """
     if again and action == "show":
         raise UserError("--again belongs to `vn kernels build`")

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from ..training import Settings, check, joined, tables, world
-from ..training.presets import TABLES, RecipeName, Row
+from ..training import RunConfig, check, distributed, process_group, tables
+from ..training.presets import TABLES, RecipeName, TableRow
 from ..typing import Rotations
 from . import UserError
 from .train import one_line
@@ -41,49 +41,49 @@ def run(
     device: str = "cpu",
     threads: int | None = None,
 ) -> int:
-    """Train what a table still lacks, test it, and write the table with the paper's numbers beside ours.
+    """Train and test the missing runs of a table, and write the table with the paper's numbers beside ours.
 
-    Can be stopped and started again; cells that are not finished say so. Exit code 0: the chosen cells are finished.
+    Can be stopped and started again; unfinished cells say so. Exit code 0: the chosen cells are finished.
 
     Args:
         table: classification, segmentation, reconstruction, aligned-classification, aligned-segmentation, an ablation
-            (nonlinearity, pooling, invariance), or ours: local, the local decoder of reconstruction.
-        data: the data set; the paper's numbers are on modelnet40, shapenet-part and, of reconstruction, on ShapeNet.
-        recipe: paper is the authors', of days on a processor; fast is ours, of hours.
-        only: some rows (vn-dgcnn; VN-OccNet is vn-pointnet) or runs (vn-dgcnn-z).
-        trials: how often each cell is tested, each with other poses: mean ± standard deviation.
-        out: folder of runs, TABLE.md and TABLE.png, by default runs/tables/DATA-RECIPE/TASK.
-        data_root: where packs are; by default the environment's VN_DATA, or the platform's cache directory.
-        epochs: other than the recipe's.
-        size: number of training clouds of shapes.
-        seed: of weights, order, poses and augmentations.
+            (nonlinearity, pooling, invariance), or local: our local decoder for reconstruction.
+        data: data set; the paper's numbers are on modelnet40, shapenet-part and, for reconstruction, on ShapeNet.
+        recipe: paper: the authors' recipe, which takes days on a CPU; fast: ours, which takes hours.
+        only: names of rows (vn-dgcnn; VN-OccNet is vn-pointnet) or of runs (vn-dgcnn-z); by default all.
+        trials: number of tests of each cell, each with other fixed rotations, reported as mean ± standard deviation.
+        out: folder of the runs, TABLE.md and TABLE.png; by default runs/tables/DATA-RECIPE/TASK.
+        data_root: folder of the packs; by default the environment variable VN_DATA, or the platform's cache directory.
+        epochs: number of epochs, instead of the recipe's.
+        size: number of training clouds of --data shapes.
+        seed: seed of weights, order, rotations and augmentations.
         device: cpu, cuda or cuda:1.
-        threads: processor threads of a process.
+        threads: CPU threads per process.
     """
     if trials < 1:
         raise UserError(f"--trials takes 1 or more, got {trials}")
     chosen = TABLES[table]
 
-    def plan(row: Row, train: Rotations) -> Settings:
-        made = chosen.settings(row, train, data, recipe)
+    def plan(row: TableRow, train: Rotations) -> RunConfig:
+        config = chosen.config(row, train, data, recipe)
         return replace(
-            made,
-            clouds=replace(made.clouds, data_root=data_root, size=size),
-            recipe=made.recipe if epochs is None else replace(made.recipe, epochs=epochs),
-            machine=replace(made.machine, seed=seed, device=device, threads=threads),
+            config,
+            data=replace(config.data, data_root=data_root, size=size),
+            recipe=config.recipe if epochs is None else replace(config.recipe, epochs=epochs),
+            runtime=replace(config.runtime, seed=seed, device=device, threads=threads),
         )
 
     folder = out or Path("runs") / "tables" / f"{data}-{recipe}" / chosen.task
-    linear = recipe == "fast" and not chosen.about_frames and chosen.task != "reconstruction"
+    linear = recipe == "fast" and not chosen.keeps_frames and chosen.task != "reconstruction"
     flags = {"epochs": epochs, "size": size, "seed": seed or None, "trials": trials if trials > 1 else None}
     changed = "".join(f" --{flag} {value}" for flag, value in flags.items() if value is not None)
     command = f"vn tables {table} --data {data} --recipe {recipe}{changed}"
     about = f"Ours: {data}, `{command}`" + ", with linear frames." * linear
     with one_line():
         for row in chosen.rows:
-            check(plan(row, chosen.columns[0][0]), world.expected())
-        with joined(device) as here:
-            text = tables.fill(chosen, plan, folder, name=table, only=only, trials=trials, about=about, world=here)
-        if here.writes:
+            check(plan(row, chosen.columns[0][0]), distributed.world_size())
+        with process_group(device) as group:
+            text = tables.fill(chosen, plan, folder, name=table, only=only, trials=trials, about=about, group=group)
+        if group.is_main:
             print(text)
     return 0

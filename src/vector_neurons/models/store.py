@@ -34,7 +34,7 @@ BEST = "best"  # the folder of the best model in that of a run
 CONFIG_MAX_BYTES = 2**20
 CONVERT = "convert it with benchmarks/rename_settings.py"
 
-M = TypeVar("M", bound=Model)
+M = TypeVar("M", bound=nn.Module)
 
 
 class StoreError(ValueError):
@@ -124,18 +124,19 @@ def write(model: Model, folder: Path, metadata: Metadata | None = None) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    if not isinstance(model, Model):
+    # `vn train` records the arguments of a user's plain module, and the file that defines it, as Model would.
+    if not hasattr(model, "arguments"):
         raise StoreError(
             f"cannot save a {type(model).__name__}: derive it from vector_neurons.models.Model, not torch.nn.Module"
         )
-    metadata = metadata or model.metadata or Metadata()
+    metadata = metadata or getattr(model, "metadata", None) or Metadata()
     try:
         metadata.check()
     except ValueError as error:
         raise StoreError(f"cannot save the model: its {error}") from error
     config = {
         "format": FORMAT,
-        "class": type(model).__name__,
+        "class": getattr(model, "reference", type(model).__name__),
         "arguments": _plain(model.arguments),
         "version": version("vector-neurons"),
         **asdict(metadata),
@@ -176,7 +177,7 @@ def _integer(value: Any) -> int:
 def load(folder: str | Path) -> Model: ...
 @overload
 def load(folder: str | Path, model: type[M]) -> M: ...
-def load(folder: str | Path, model: type[Model] | None = None) -> Model:
+def load(folder: str | Path, model: type[nn.Module] | None = None) -> nn.Module:
     """Load a network saved by `vn.save` or `vn train`, in evaluation mode; no code of the folder is executed.
 
     Args:
@@ -219,12 +220,13 @@ def load(folder: str | Path, model: type[Model] | None = None) -> Model:
         loaded.load_state_dict(state)
     except (SafetensorError, OSError, RuntimeError) as error:
         raise StoreError(f"{weights} is damaged: {first_line(error)}") from error
-    loaded.metadata = metadata
+    loaded.metadata = metadata  # type: ignore[assignment]
     return loaded.eval()
 
 
-def _class_of(name: str, given: type[Model] | None, folder: Path) -> type[Model]:
+def _class_of(reference: str, given: type[nn.Module] | None, folder: Path) -> type[nn.Module]:
     """The class of a saved model: of this library, given by the user, or of this name among the imported ones."""
+    name = reference.rpartition(":")[2]  # vn train writes my_file.py:MyNet
     if given is not None:
         if given.__name__ != name:
             raise StoreError(f"{folder} holds a {name}, not a {given.__name__}")

@@ -1,7 +1,8 @@
-"""What a network is trained for: a loss, counts that can be added over batches and processes, and a report of them."""
+"""What a network is trained for: a loss, counts that are summed over batches and processes, and metrics of them."""
 
 from .classification import Classification
-from .reconstruction import Reconstruction, reconstruct
+from .meshing import reconstruct
+from .reconstruction import Reconstruction
 from .segmentation import Segmentation
 from .task import ClassReport, Counts, Task, add
 

@@ -1,4 +1,4 @@
-"""Naming the class of a cloud."""
+"""The classification task: predict the class of a cloud."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from .task import ClassReport, Counts, Task
 class Classification(Task):
     """Cross-entropy; `accuracy` over all clouds, `class_accuracy` the mean over classes, both in percent.
 
-    The count is the confusion matrix: `confusion[i, j]` clouds of class i were called j.
+    The count is the confusion matrix: `confusion[i, j]` clouds of class i were predicted as j.
     """
 
     name = "classification"
@@ -24,14 +24,16 @@ class Classification(Task):
         self.outputs = tuple(classes)
 
     def logits(self, model: nn.Module, cloud: Cloud) -> Float[Tensor, "batch classes"]:
-        """What the model says of a batch."""
+        """Logits of a batch."""
         logits: Tensor = model(cloud.points)
         return logits
 
-    def loss(self, logits: Float[Tensor, "batch classes"], cloud: Cloud, smoothing: float = 0.0) -> Float[Tensor, ""]:
-        """Mean cross-entropy; smoothing gives a share of the truth to all classes alike."""
+    def loss(
+        self, logits: Float[Tensor, "batch classes"], cloud: Cloud, label_smoothing: float = 0.0
+    ) -> Float[Tensor, ""]:
+        """Mean cross-entropy; label smoothing spreads a part of the target over all classes."""
         assert cloud.label is not None  # a data set for classification has labels
-        return F.cross_entropy(logits.float(), cloud.label, label_smoothing=smoothing)
+        return F.cross_entropy(logits.float(), cloud.label, label_smoothing=label_smoothing)
 
     def count(self, logits: Float[Tensor, "batch classes"], cloud: Cloud) -> Counts:
         """The confusion matrix of a batch."""
@@ -51,7 +53,7 @@ class Classification(Task):
         }
 
     def by_class(self, counts: Counts) -> list[ClassReport]:
-        """Accuracy of each class that occurs, and the classes it is most often taken for."""
+        """Accuracy of each class that occurs, and the classes it is most often mistaken for."""
         reports = []
         for label, row in enumerate(counts["confusion"].tolist()):
             others = sorted((-count, self.outputs[i]) for i, count in enumerate(row) if count and i != label)

@@ -1,4 +1,4 @@
-"""What all tasks share."""
+"""The interface of tasks, and sums that do not depend on the order of the summands."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
@@ -9,45 +9,45 @@ from torch import Tensor, nn
 
 from ..data import Cloud
 
-Counts = dict[str, Tensor]  # whole numbers, so that their sum does not depend on the order of the summands
-FIXED = 2.0**32  # a real number is counted in these fractions of one
-LARGEST = 1e4  # and not beyond this; NaN counts as it
+Counts = dict[str, Tensor]  # integers, whose sum does not depend on the order of the summands
+FIXED_POINT = 2.0**32  # units per one
+FIXED_POINT_MAX = 1e4  # larger values and NaN are clamped to this
 
 
 class Task(ABC):
     """A loss for training, counts for everything that is reported.
 
-    Counts are tensors of whole numbers, added over batches and processes: any way of cutting a data set into batches
-    gives the same report, to the last bit.
+    Counts are integer tensors, summed over batches and processes: the report is bit-identical however the data set is
+    split.
     """
 
     name: ClassVar[str]
-    metric: ClassVar[str]  # the number of the report by which models are selected
-    outputs: tuple[str, ...]  # their names
+    metric: ClassVar[str]  # the entry of the report by which models are selected
+    outputs: tuple[str, ...]  # names of the outputs
 
     @abstractmethod
     def logits(self, model: nn.Module, cloud: Cloud) -> Tensor:
-        """What the model says of a batch."""
+        """Logits of a batch."""
 
     @abstractmethod
-    def loss(self, logits: Tensor, cloud: Cloud, smoothing: float = 0.0) -> Float[Tensor, ""]:
-        """The mean over the batch of what training makes small."""
+    def loss(self, logits: Tensor, cloud: Cloud, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
+        """The mean loss of a batch."""
 
     @abstractmethod
     def count(self, logits: Tensor, cloud: Cloud) -> Counts:
-        """What the report needs to know of a batch."""
+        """The sums over a batch from which the report is computed."""
 
     @abstractmethod
     def report(self, counts: Counts) -> dict[str, float]:
-        """Numbers for people: percentages, from the sum of all counts."""
+        """Metrics in percent, from the sum of all counts."""
 
     def by_class(self, counts: Counts) -> list["ClassReport"]:
-        """The same class by class, where there are classes."""
+        """The metric of each class, where there are classes."""
         return []
 
 
 class ClassReport(NamedTuple):
-    """One class of a test: how many clouds it has, how good the model is at it in percent, what it takes it for."""
+    """A class in a test: its number of clouds, its score in percent, and the classes it is most often mistaken for."""
 
     name: str
     clouds: int
@@ -56,15 +56,22 @@ class ClassReport(NamedTuple):
 
 
 def add(a: Counts | None, b: Counts) -> Counts:
-    """The sum of two counts; None is nothing yet."""
+    """The sum of two counts; None is zero."""
     return b if a is None else {name: a[name] + b[name] for name in b}
 
 
-def fixed(x: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """Real numbers as whole ones, for counting."""
-    return (torch.nan_to_num(x.detach().double(), nan=LARGEST).clamp(-LARGEST, LARGEST) * FIXED).round().long()
+def to_fixed_point(x: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """Real numbers as integers, whose sum does not depend on the order of the summands."""
+    return (
+        (
+            torch.nan_to_num(x.detach().double(), nan=FIXED_POINT_MAX).clamp(-FIXED_POINT_MAX, FIXED_POINT_MAX)
+            * FIXED_POINT
+        )
+        .round()
+        .long()
+    )
 
 
-def real(x: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Back from `fixed`, or from a sum of such."""
-    return x.double() / FIXED
+def from_fixed_point(x: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The inverse of `to_fixed_point`, also of sums."""
+    return x.double() / FIXED_POINT

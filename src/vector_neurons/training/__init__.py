@@ -1,36 +1,37 @@
-"""Training and testing: one loop, runs that survive being stopped, one process or many."""
+"""Training and testing: one loop, resumable runs, one process or many."""
 
-from . import results, surfaces, tables, world
-from .checkpoint import CheckpointError
-from .limits import check
-from .loop import Progress, StoppedError, evaluate, fit, measure, report
-from .run import TrainingError, find_run, read_settings
-from .settings import Clouds, Machine, Network, Protocol, Recipe, Settings, SettingsError
-from .world import World, joined
+from . import distributed, mesh_metrics, results, tables
+from .config import DataConfig, NetworkConfig, ProtocolConfig, RecipeConfig, RunConfig, RuntimeConfig
+from .distributed import ProcessGroup, process_group
+from .errors import ConfigError, ResumeError, StoppedError, TrainingError
+from .evaluation import evaluate, measure, report
+from .loop import Progress, fit
+from .rules import check
+from .run import find_run, read_config
 
 __all__ = [
-    "CheckpointError",
-    "Clouds",
-    "Machine",
-    "Network",
+    "ConfigError",
+    "DataConfig",
+    "NetworkConfig",
+    "ProcessGroup",
     "Progress",
-    "Protocol",
-    "Recipe",
-    "Settings",
-    "SettingsError",
+    "ProtocolConfig",
+    "RecipeConfig",
+    "ResumeError",
+    "RunConfig",
+    "RuntimeConfig",
     "StoppedError",
     "TrainingError",
-    "World",
     "check",
+    "distributed",
     "evaluate",
     "find_run",
     "fit",
-    "joined",
     "measure",
-    "read_settings",
+    "mesh_metrics",
+    "process_group",
+    "read_config",
     "report",
     "results",
-    "surfaces",
     "tables",
-    "world",
 ]

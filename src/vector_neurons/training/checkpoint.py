@@ -1,4 +1,4 @@
-"""Checkpoints that are either there and whole, or not there.
+"""Atomic checkpoints: a checkpoint is complete or absent.
 
 A checkpoint is a folder in the format of `models.store`, and in `last/` the state of the training beside the weights.
 It is written to `NAME.part`, flushed to the disk and renamed; the one before stays as `NAME.previous`. Whatever is
@@ -14,27 +14,25 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from torch import nn
 
 from .._files import CHECKSUMS, FileError, first_line, flush, verify_checksums, write_checksums
 from ..models import Model, store
+from .errors import ResumeError
 
 STATE = "state.pt"
 
 
-class CheckpointError(ValueError):
-    """No checkpoint that can be read; the message is one line."""
+def write(folder: Path, model: Model, metadata: store.Metadata, state: dict[str, Any] | None = None) -> None:
+    """Replace the checkpoint `folder` atomically, keeping the one that was there as `.previous`.
 
-
-def write(folder: Path, model: Model, meaning: store.Meaning, state: dict[str, Any] | None = None) -> None:
-    """Replace the checkpoint `folder` by this one, whole or not at all, keeping the one that was there as `.previous`.
-
-    `state` is made of tensors, numbers, strings and containers of these: nothing that would have to be unpickled.
+    `state` holds tensors, numbers, strings and containers of these, so that it loads without unpickling.
     """
     part, previous = _part(folder), _previous(folder)
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
-        store.write(model, part, meaning)
+        store.write(model, part, metadata)
         if state is not None:
             torch.save(state, part / STATE)
         write_checksums(part, [file.name for file in part.iterdir()])
@@ -49,48 +47,49 @@ def write(folder: Path, model: Model, meaning: store.Meaning, state: dict[str, A
 
 
 def read(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The newest checkpoint that is whole, and the state of the training in it; warns if it is not the last one."""
+    """The newest intact checkpoint and its training state; warns if it is not the last one."""
     reasons = []
     for candidate in (folder, _part(folder), _previous(folder)):
         try:
             verify(candidate, STATE)
             state = torch.load(candidate / STATE, map_location="cpu", weights_only=True)
-        except (CheckpointError, OSError, RuntimeError, ValueError, EOFError, UnpicklingError) as error:
+        except (ResumeError, OSError, RuntimeError, ValueError, EOFError, UnpicklingError) as error:
             reasons.append(first_line(error))
             continue
         if reasons:
-            warnings.warn(f"{reasons[0]}; going on from {candidate}", stacklevel=2)
+            warnings.warn(f"{reasons[0]}; resuming from {candidate}", stacklevel=2)
         return candidate, state
-    raise CheckpointError(f"there is no checkpoint to go on from: {reasons[0]}")
+    raise ResumeError(f"no checkpoint to resume from: {reasons[0]}")
 
 
-def begun(folder: Path) -> bool:
-    """Whether a checkpoint was ever finished here, whatever became of it."""
+def was_written(folder: Path) -> bool:
+    """Whether a checkpoint was ever completed here, intact or not."""
     return any(map(os.path.exists, (folder, _previous(folder), _part(folder) / CHECKSUMS)))
 
 
-def load(folder: Path) -> torch.nn.Module:
-    """The model of a checkpoint, in full precision: results may be kept in half.
+def load(folder: Path, model: type[nn.Module] | None = None) -> nn.Module:
+    """The model of a checkpoint, in float32 even if it is stored in half precision.
 
-    One that was written and flushed, but not yet renamed when the run was stopped, counts; an older one does not.
+    `model` is the class of a user's network. A checkpoint that was flushed, but not yet renamed when the run was
+    stopped, counts; an older one does not.
     """
-    renamed = folder.exists() or not whole(_part(folder))
-    return store.load(folder if renamed else _part(folder)).float()
+    renamed = folder.exists() or not is_intact(_part(folder))
+    return store.load(folder if renamed else _part(folder), model).float()
 
 
-def finish(folder: Path) -> bool:
-    """Finish a replacement that was stopped between its two renames; gives whether the checkpoint is whole."""
-    if not folder.exists() and whole(_part(folder)):
+def finish_rename(folder: Path) -> bool:
+    """Finish a replacement that was stopped between its two renames; gives whether the checkpoint is intact."""
+    if not folder.exists() and is_intact(_part(folder)):
         with suppress(FileNotFoundError):  # another process was first
             os.rename(_part(folder), folder)
-    return whole(folder)
+    return is_intact(folder)
 
 
-def whole(folder: Path) -> bool:
-    """Whether a checkpoint is there and undamaged."""
+def is_intact(folder: Path) -> bool:
+    """Whether a checkpoint exists and is undamaged."""
     try:
         verify(folder)
-    except CheckpointError:
+    except ResumeError:
         return False
     return True
 
@@ -100,7 +99,7 @@ def verify(folder: Path, *more: str) -> None:
     try:
         verify_checksums(folder, (store.WEIGHTS, store.CONFIG, *more))
     except FileError as error:
-        raise CheckpointError(str(error)) from error
+        raise ResumeError(str(error)) from error
 
 
 def _part(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What a run says: `metrics.jsonl`, a line or a bar on the console, `curve.png`, and TensorBoard if it is installed."""
+"""The log of a run: `metrics.jsonl`, a line or a bar on the console, `curve.png`, and TensorBoard if installed."""
 
 import contextlib
 import json
@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from .._files import JSON_MAX_BYTES, FileError, check_regular, first_line, write_file
-from .run import TrainingError
+from .errors import TrainingError
 
 METRICS, CURVE = "metrics.jsonl", "curve.png"
-REDRAW_SECONDS = 30.0
+PLOT_SECONDS = 30.0
 
 
 class Log:
-    """The log of one run; with `quiet` (on ranks other than 0) it neither writes nor talks."""
+    """The log of one run; with `quiet` (on ranks other than 0) it writes and prints nothing."""
 
     def __init__(self, folder: Path, *, epochs: int, quiet: bool = False) -> None:
         self.folder, self.epochs, self.quiet = folder, epochs, quiet
-        self.drawn = self.started = self.bar_started = time.monotonic()
+        self.plotted = self.started = self.bar_started = time.monotonic()
         self.first: int | None = None
         self.bar: Any = None
         self.board: Any = None
@@ -32,13 +32,13 @@ class Log:
 
                 self.board = SummaryWriter(str(folder / "tensorboard"))
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print a line."""
         if not self.quiet:
             print(text, file=sys.stderr, flush=True)
 
     def step(self, epoch: int, step: int, steps: int, numbers: dict[str, float], clouds: int) -> None:
-        """Show how far an epoch is: a bar on a terminal, nothing elsewhere."""
+        """Show the progress of an epoch: a bar on a terminal, nothing elsewhere."""
         if self.first is None:
             self.first = epoch * steps + step - 1
         if self.quiet or not sys.stderr.isatty():
@@ -64,7 +64,7 @@ class Log:
             file.flush()
             os.fsync(file.fileno())
         left = self._left(line["epoch"] * steps, self.epochs * steps)
-        self.say(
+        self.print(
             f"epoch {line['epoch']}/{self.epochs}  loss {line['train']['loss']:.4f}"
             f"  train {line['train'][metric]:.2f}  val {line['val'][metric]:.2f}"
             f"  {line['time']['clouds_per_second']:.0f} clouds/s  left {_clock(left)}"
@@ -73,28 +73,28 @@ class Log:
             for part in ("train", "val"):
                 for name, value in line[part].items():
                     self.board.add_scalar(f"{part}/{name}", value, line["epoch"])
-        if time.monotonic() - self.drawn > REDRAW_SECONDS:
-            self.draw(metric)
+        if time.monotonic() - self.plotted > PLOT_SECONDS:
+            self.plot(metric)
 
-    def draw(self, metric: str) -> None:
-        """Draw the curve of losses and of the metric, if matplotlib is installed."""
-        self.drawn = time.monotonic()
+    def plot(self, metric: str) -> None:
+        """Plot the loss and the metric over the epochs, if matplotlib is installed."""
+        self.plotted = time.monotonic()
         try:
             if not self.quiet and (lines := read_metrics(self.folder)):
                 with contextlib.suppress(ImportError):
                     curves(lines, metric).savefig(self.folder / CURVE, dpi=90)
-        except (OSError, TrainingError) as error:  # a picture is not worth a run
-            self.say(f"{self.folder / CURVE} cannot be written: {first_line(error)}")
+        except (OSError, TrainingError) as error:  # a run does not end for a picture
+            self.print(f"{self.folder / CURVE} cannot be written: {first_line(error)}")
 
     def close(self, metric: str) -> None:
-        """Leave a curve behind."""
+        """Plot the curve and close all outputs."""
         self.close_bar()
-        self.draw(metric)
+        self.plot(metric)
         if self.board is not None:
             self.board.close()
 
     def close_bar(self) -> None:
-        """Take the bar off the terminal."""
+        """Remove the bar from the terminal."""
         if self.bar is not None:
             self.bar.close()
             self.bar = None
@@ -105,7 +105,7 @@ class Log:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run, one for every epoch; damaged ones are left out with a warning, a last, cut one without."""
+    """The metrics of a run, one dict per epoch; damaged lines are skipped with a warning, a cut last one silently."""
     path = folder / METRICS
     if not os.path.lexists(path):
         return []
@@ -114,7 +114,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         texts = path.read_bytes().decode(errors="replace").split("\n")
     except (FileError, OSError) as error:
         raise TrainingError(first_line(error)) from error
-    cut = texts.pop()  # what stands behind the last end of a line
+    cut = texts.pop()  # text after the last newline
     lines, damaged = [], []
     for number, text in enumerate(texts, 1):
         try:
@@ -125,29 +125,29 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         where = ", ".join(map(str, damaged[:5])) + ("" if len(damaged) <= 5 else ", ...")
         warnings.warn(f"{path} is damaged and incomplete: line {where} cannot be read", stacklevel=2)
     elif cut:
-        with contextlib.suppress(ValueError, RecursionError):  # whole but for its end
+        with contextlib.suppress(ValueError, RecursionError):  # complete but for its newline
             lines.append(_parse_line(cut))
     return lines
 
 
 def _parse_line(text: str) -> dict[str, Any]:
-    """A line of metrics; what is none is refused."""
+    """Parse a line of metrics, and refuse anything else."""
     line: Any = json.loads(text)
     if not isinstance(line, dict) or type(line.get("epoch")) is not int:
-        raise ValueError("no epoch")
+        raise ValueError("epoch is missing")
     for part in ("train", "val"):
         numbers = line.get(part)
         if not isinstance(numbers, dict) or "loss" not in numbers:
-            raise ValueError(f"no {part}")
+            raise ValueError(f"{part} is missing")
         if not all(isinstance(x, int | float) for x in numbers.values()):
-            raise ValueError(f"{part} has no numbers")
+            raise ValueError(f"{part} holds other values than numbers")
     return line
 
 
 def restore_metrics(folder: Path, history: list[dict[str, Any]]) -> list[int]:
-    """Make the metrics those of a checkpoint, to be continued from there; gives the epochs that the file had lost."""
+    """Reset the metrics to those of a checkpoint; gives the epochs that the file had lost."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what cannot be read is restored
+        warnings.simplefilter("ignore")  # unreadable lines are restored
         found = {line["epoch"] for line in read_metrics(folder)}
     write_file(folder / METRICS, "".join(json.dumps(line) + "\n" for line in history))
     return [line["epoch"] for line in history if line["epoch"] not in found]
@@ -161,8 +161,8 @@ def curves(lines: list[dict[str, Any]], metric: str) -> Any:
     left, right = figure.subplots(1, 2)
     epochs = [line["epoch"] for line in lines]
     for axes, name, label in ((left, "loss", "loss"), (right, metric, f"{metric}, %")):
-        for part, colour in (("train", "#0072b2"), ("val", "#e69f00")):
-            axes.plot(epochs, [line[part].get(name, math.nan) for line in lines], color=colour, label=part, marker=".")
+        for part, color in (("train", "#0072b2"), ("val", "#e69f00")):
+            axes.plot(epochs, [line[part].get(name, math.nan) for line in lines], color=color, label=part, marker=".")
         axes.set_xlabel("epoch")
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)

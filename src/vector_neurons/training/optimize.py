@@ -1,4 +1,4 @@
-"""Optimizers, learning rates and averages of weights."""
+"""Optimizers, learning-rate schedules and the moving average of the weights."""
 
 import math
 from collections.abc import Iterable
@@ -6,26 +6,26 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from .settings import Recipe
+from .config import RecipeConfig
 
 
-def optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+def optimizer(model: nn.Module, recipe: RecipeConfig) -> torch.optim.Optimizer:
     """The optimizer of a recipe, over all weights."""
     weights = [p for p in model.parameters() if p.requires_grad]
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(weights, lr=recipe.lr, momentum=0.9, weight_decay=recipe.weight_decay)
     if recipe.optimizer == "adam":
         return torch.optim.Adam(weights, lr=recipe.lr, weight_decay=recipe.weight_decay)
-    # Scales and shifts of norms have a size that means something; pulling them to zero is not regularisation.
+    # Scales and shifts of norms have a size that means something; decaying them to zero is not regularization.
     matrices = {"params": [p for p in weights if p.ndim > 1], "weight_decay": recipe.weight_decay}
     others = {"params": [p for p in weights if p.ndim <= 1], "weight_decay": 0.0}
     return torch.optim.AdamW([group for group in (matrices, others) if group["params"]], lr=recipe.lr)
 
 
-def learning_rate(recipe: Recipe, epochs: float) -> float:
-    """The learning rate after so many epochs, of which this is a function and has no memory.
+def learning_rate(recipe: RecipeConfig, epochs: float) -> float:
+    """The learning rate after so many epochs, a function without state.
 
-    >>> recipe = Recipe(epochs=10, lr=1.0, schedule="cosine", warmup=0.0)
+    >>> recipe = RecipeConfig(epochs=10, lr=1.0, schedule="cosine", warmup=0.0)
     >>> [round(learning_rate(recipe, e), 3) for e in (0.0, 5.0, 10.0)]
     [1.0, 0.5, 0.0]
     """
@@ -44,14 +44,14 @@ def learning_rate(recipe: Recipe, epochs: float) -> float:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Take this learning rate from here on."""
+    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = value
 
 
 @torch.no_grad()
 def average(averaged: nn.Module, model: nn.Module, decay: float, steps: int) -> None:
-    """Move the averaged weights and statistics towards the model's; a young average has a short memory."""
+    """Update the moving average of weights and statistics; the decay starts low and rises to `decay`."""
     share = 1 - min(decay, (1 + steps) / (10 + steps))
     for mine, new in zip(_tensors(averaged), _tensors(model), strict=True):
         if mine.is_floating_point():

@@ -1,4 +1,4 @@
-"""Results of a run on the test set, in its `test.json`."""
+"""Results of a run on the test set, in its `test.json`, and tables of them for the console."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,46 +9,51 @@ from typing import NamedTuple, get_args
 from .._files import FileError, locked, read_json, write_file
 from ..tasks import Counts, Task
 from ..typing import Rotations
-from . import loop
-from .run import LOCK, TrainingError, writing
-from .world import World
+from . import evaluation
+from .distributed import ProcessGroup
+from .errors import TrainingError
+from .run import LOCK, write_errors
 
 TEST = "test.json"
 Results = dict[Rotations, list[dict[str, float]]]  # for every kind of rotations one report for every trial
 
 
-class Tested(NamedTuple):
-    """What a test gave: reports for people, and the counts behind them."""
+class EvaluationResult(NamedTuple):
+    """Reports of a test, and the counts behind them."""
 
     reports: Results
     task: Task
     counts: dict[Rotations, list[Counts]]
 
 
-def record(folder: Path, rotations: Sequence[Rotations], trials: int = 1, world: World | None = None) -> Tested:
-    """Test the best model of a run, and write the reports to its folder beside those that are there."""
-    tested = measure(folder, rotations, trials, world)
-    if world is None or world.writes:
+def record(
+    folder: Path, rotations: Sequence[Rotations], trials: int = 1, group: ProcessGroup | None = None
+) -> EvaluationResult:
+    """Test the best model of a run, and add the reports to those in its folder."""
+    tested = measure(folder, rotations, trials, group)
+    if group is None or group.is_main:
         add(folder, tested.reports)
     return tested
 
 
-def measure(folder: Path, rotations: Sequence[Rotations], trials: int = 1, world: World | None = None) -> Tested:
-    """Test the best model of a run, and write nothing yet."""
-    read(folder)  # a file that cannot be added to is said before all the work
-    task, counted = loop.evaluate(folder, rotations, trials, world)
-    reports: Results = {kind: [loop.report(task, counts) for counts in every] for kind, every in counted.items()}
-    return Tested(reports, task, counted)
+def measure(
+    folder: Path, rotations: Sequence[Rotations], trials: int = 1, group: ProcessGroup | None = None
+) -> EvaluationResult:
+    """Test the best model of a run without writing the reports."""
+    read(folder)  # a damaged file is reported before all the work
+    task, counted = evaluation.evaluate(folder, rotations, trials, group)
+    reports: Results = {kind: [evaluation.report(task, counts) for counts in every] for kind, every in counted.items()}
+    return EvaluationResult(reports, task, counted)
 
 
 def add(folder: Path, results: Results, name: str = TEST) -> None:
     """Add reports to those in a file of a run."""
-    with writing(folder), locked(folder / f"{name}.{LOCK}"):
+    with write_errors(folder), locked(folder / f"{name}.{LOCK}"):
         write_file(folder / name, json.dumps(read(folder, name) | results, indent=2) + "\n")
 
 
 def read(folder: Path, name: str = TEST) -> Results:
-    """The results that a run has so far."""
+    """The results of a run so far."""
     path = folder / name
     if not path.exists():
         return {}
@@ -57,7 +62,7 @@ def read(folder: Path, name: str = TEST) -> Results:
     except FileError as error:
         raise TrainingError(f"{error}; move it away") from error
     if not isinstance(results, dict) or not all(map(_is_report, results.items())):
-        raise TrainingError(f"{path} is damaged: it holds no results of a test; move it away")
+        raise TrainingError(f"{path} is damaged: it does not hold the results of a test; move it away")
     return results
 
 
@@ -73,10 +78,10 @@ def _is_report(item: tuple[object, object]) -> bool:
     )
 
 
-def spread(reports: Sequence[dict[str, float]], name: str) -> str:
+def format_mean(reports: Sequence[dict[str, float]], name: str) -> str:
     """Mean ± standard deviation over the trials, or the number alone if there was one.
 
-    >>> spread([{"accuracy": 80.0}, {"accuracy": 82.0}], "accuracy")
+    >>> format_mean([{"accuracy": 80.0}, {"accuracy": 82.0}], "accuracy")
     '81.00 ± 1.41'
     """
     values = [report[name] for report in reports]
@@ -84,19 +89,19 @@ def spread(reports: Sequence[dict[str, float]], name: str) -> str:
     return f"{mean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
-def lines(results: Results) -> str:
+def format_results(results: Results) -> str:
     """A table for the console, numbers in percent."""
     names = [name for name in next(iter(results.values()))[0] if name != "loss"]
     width = max(map(len, names)) + 2
     head = "rotations  " + "".join(name.rjust(max(width, 15)) for name in names)
     rows = [
-        kind.ljust(11) + "".join(spread(reports, name).rjust(max(width, 15)) for name in names)
+        kind.ljust(11) + "".join(format_mean(reports, name).rjust(max(width, 15)) for name in names)
         for kind, reports in results.items()
     ]
     return "\n".join([head, *rows])
 
 
-def details(task: Task, counts: Mapping[Rotations, Counts], trials: int = 1) -> str:
+def format_classes(task: Task, counts: Mapping[Rotations, Counts], trials: int = 1) -> str:
     """A table for the console, a row for every class: its score in percent under each kind of rotations.
 
     The counts are sums over so many trials.

@@ -1,52 +1,58 @@
-"""The folder of a run: its settings in `config.json`, and the rest by name."""
+"""The folder of a run: its configuration in `config.json`, its lock, and errors of write_errors to it."""
 
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from .._files import FileError, LockedError, first_line, locked, read_json, write_file
 from ..models.store import BEST
-from .limits import check
-from .settings import Settings, SettingsError
+from .config import RunConfig
+from .errors import ConfigError, TrainingError
+from .rules import check
+from .user_network import in_run, keep_source, relative_to_run
 
 CONFIG, LOCK = "config.json", "lock"
 
 
-class TrainingError(RuntimeError):
-    """A training that cannot start or go on; the message is one line."""
-
-
-def create(folder: Path, settings: Settings) -> None:
-    """Start a run in a folder that has none."""
+def create(folder: Path, config: RunConfig) -> None:
+    """Start a run in a folder that has none; a network of the user's own is copied into it."""
     if (folder / CONFIG).exists():
-        raise TrainingError(f"{folder} holds a run already: go on with --resume {folder}, or choose another --out")
+        raise TrainingError(f"{folder} already holds a run: resume it with --resume {folder}, or choose another --out")
     folder.mkdir(parents=True, exist_ok=True)
-    write_settings(folder, settings)
+    keep_source(config.network.model, folder)
+    write_config(folder, config)
 
 
-def write_settings(folder: Path, settings: Settings) -> None:
-    """Write the settings of a run."""
-    write_file(folder / CONFIG, json.dumps(settings.as_dict(), indent=2) + "\n")
+def write_config(folder: Path, config: RunConfig) -> None:
+    """Write the configuration of a run."""
+    recorded = replace(config, network=replace(config.network, model=relative_to_run(config.network.model)))
+    write_file(folder / CONFIG, json.dumps(recorded.as_dict(), indent=2) + "\n")
 
 
-def read_settings(folder: Path) -> Settings:
-    """The settings of a run."""
+def read_config(folder: Path) -> RunConfig:
+    """Read and check the configuration of a run."""
     path = folder / CONFIG
     try:
         if not path.exists():
-            raise TrainingError(f"{folder} holds no run: there is no {CONFIG}")
-        settings = Settings.from_dict(read_json(path))
-        check(settings)
-        return settings
+            raise TrainingError(f"{folder} holds no run: {CONFIG} is missing")
+        config = use_copy(RunConfig.from_dict(read_json(path)), folder)
+        check(config)
+        return config
     except OSError as error:  # permission denied, a name that is too long
         raise TrainingError(f"{path} cannot be read: {first_line(error)}") from error
     except FileError as error:
         raise TrainingError(str(error)) from error
-    except SettingsError as error:
+    except ConfigError as error:
         raise TrainingError(f"{path} cannot be used: {error}") from error
+
+
+def use_copy(config: RunConfig, folder: Path) -> RunConfig:
+    """The configuration with the user's network, if it has one, read from the copy in the folder of the run."""
+    return replace(config, network=replace(config.network, model=in_run(config.network.model, folder)))
 
 
 def find_run(folder: Path) -> Path:
@@ -56,10 +62,10 @@ def find_run(folder: Path) -> Path:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Work on a run that nobody else works on, in a folder that is made if need be."""
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run, in a folder that is created if necessary."""
     with ExitStack() as held:
-        with writing(folder):
+        with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 held.enter_context(locked(folder / LOCK, wait=False))
@@ -69,8 +75,8 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Say in one line that a folder cannot be written to."""
+def write_errors(folder: Path) -> Iterator[None]:
+    """Turn errors of write_errors to a folder into one line."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:

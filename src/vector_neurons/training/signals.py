@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: noted, so that a checkpoint can be written before a run ends."""
+"""SIGTERM and SIGINT are recorded, so that a checkpoint can be written before a run ends."""
 
 import signal
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from typing import Any
 
 
 @contextmanager
-def noted() -> Iterator[list[int]]:
-    """Note SIGTERM and SIGINT instead of dying of them; the second one kills."""
+def recorded() -> Iterator[list[int]]:
+    """Record the first SIGTERM or SIGINT instead of exiting; the second one exits."""
     received: list[int] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def record(number: int, frame: FrameType | None) -> None:
         received.append(number)
         for again in before:
             signal.signal(again, signal.SIG_DFL)
@@ -20,9 +20,9 @@ def noted() -> Iterator[list[int]]:
     before: dict[signal.Signals, Any] = {}
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, note)
+            before[number] = signal.signal(number, record)
     except ValueError:
-        pass  # not the main thread: whoever runs it sees to signals
+        pass  # not the main thread, which alone receives signals
     try:
         yield received
     finally:

@@ -1,0 +1,111 @@
+"""Meshes of scans by an occupancy network."""
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..geometry.sampling import ball, box
+from ..mesh import Mesh, extract
+from ..models import OccupancyNetwork, store
+from .reconstruction import DECODE_BATCH, logit
+
+MIN_POINTS = 20  # distinct points of a scan
+MIN_ROUNDING_UNITS = 2.0**12  # extent of a scan, in units of rounding of its coordinates
+FLAT = 1e-5  # extents below this fraction of the largest one are rounding errors
+NORMALIZATIONS = {"unit_ball": ball, "unit_cube": box}
+CAP_SLOPE = 100.0  # logits per radius
+# How far a shape may reach from the center of its scan, in distances of the farthest point. A ball seen from three
+# radii away has the center of its scan near the surface, and its other side 1.67 away from there.
+REACH = 1.75
+
+
+def reconstruct(
+    model: OccupancyNetwork,
+    points: Float[Tensor, "points 3"],
+    *,
+    threshold: float | None = None,
+    resolution: int = 128,
+    refine: int = 2,
+    batch: int = DECODE_BATCH,
+    seed: int = 0,
+    **options: Any,
+) -> Mesh:
+    """Reconstruct the closed surface of a scan with an occupancy network, in the units and pose of the scan.
+
+    The mesh is SO(3)-equivariant up to the grid, if the network has vector neurons and was trained on clouds that were
+    normalized to the unit ball.
+
+    Args:
+        model: the network, in evaluation mode; one that was loaded from a run carries the number of points, the
+            normalization and the best threshold of its training.
+        points: the scan. If it has more points than the training clouds, as many are sampled.
+        threshold: probability above which a point is inside; by default that of the model, or 0.5.
+        resolution: cells of the grid along each axis.
+        refine: steps that move the vertices towards the level set.
+        batch: query points decoded at once.
+        seed: of the sampled points.
+        options: further options of `mesh.extract`.
+
+    Shape:
+        points: `(N, 3)`, N at least 20.
+    """
+    known = model.metadata if isinstance(model.metadata, store.Metadata) else store.Metadata()
+    threshold = threshold if threshold is not None else known.threshold if known.threshold is not None else 0.5
+    if not 0 < threshold < 1:
+        raise ValueError(f"the threshold must be a probability between 0 and 1, got {threshold}")
+    if points.ndim != 2 or points.shape[1] != 3 or len(points) < MIN_POINTS:
+        raise ValueError(f"a scan needs points (N, 3), at least {MIN_POINTS} of them, got {tuple(points.shape)}")
+    if known.normalization not in NORMALIZATIONS:
+        raise ValueError(
+            f"the normalization {known.normalization!r} of the model is unknown: choose {', '.join(NORMALIZATIONS)}"
+        )
+    like = next(model.parameters())
+    number = len(points) if known.points is None else min(known.points, len(points))
+    chosen = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:number]
+    cloud = points[chosen.to(points.device)].double()
+    _check_extent(cloud)
+    # In float64: a scan may lie far from its origin.
+    center, size = (x[0] for x in NORMALIZATIONS[known.normalization](cloud))
+    cloud = ((cloud - center) / size).to(like)
+    level, reach = logit(threshold), REACH * cloud.norm(dim=-1).amax()
+    with torch.no_grad():
+        code = model.encode(cloud.unsqueeze(0))
+
+    def occupancy(queries: Float[Tensor, "queries 3"]) -> Float[Tensor, " queries"]:
+        # Far from the scan the surface is cut off by a ball, which is rotation-invariant, instead of the grid's box.
+        # The steep slope keeps the cap above the logits everywhere but near that ball.
+        cap = CAP_SLOPE / reach * (reach - queries.norm(dim=-1))
+        return torch.minimum(model.decode(code, queries.unsqueeze(0))[0] - level, cap)
+
+    corner = reach.expand(3)
+    surface = extract(occupancy, low=-corner, high=corner, resolution=resolution, refine=refine, batch=batch, **options)
+    return replace(surface, vertices=surface.vertices * size.cpu() + center.cpu())
+
+
+def _check_extent(points: Float[Tensor, "points 3"]) -> None:
+    """Refuse points or lines, and warn of planes."""
+    if not points.isfinite().all():
+        raise ValueError("a scan has coordinates that are NaN or infinite")
+    extent, far = (points.amax(0) - points.amin(0)).max().item(), points.abs().max().item()
+    if extent == 0:
+        raise ValueError("all points of the scan coincide: it has no shape")
+    if extent < MIN_ROUNDING_UNITS * torch.finfo(torch.float64).eps * far:
+        raise ValueError(
+            f"the scan is only {extent:.0e} large and {far:.0e} away from the origin, where float64 cannot tell its "
+            "points apart: move it to the origin before it is saved"
+        )
+    different = len(torch.unique(points, dim=0))
+    if different < MIN_POINTS:
+        raise ValueError(f"the scan has only {different} distinct points, at least {MIN_POINTS} are needed")
+    center, size = (x[0] for x in ball(points))
+    long, wide, deep = torch.linalg.svdvals((points - center) / size).tolist()
+    if wide < FLAT * long:
+        raise ValueError(
+            "all points of the scan are on a line, or one of them is very far from all others: it has no shape"
+        )
+    if deep < FLAT * long:
+        warnings.warn("all points of the scan lie in a plane: what is inside is a guess", stacklevel=3)

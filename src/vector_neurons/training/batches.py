@@ -1,0 +1,92 @@
+"""Seeded batches: augmentation is seeded per cloud, so batch composition and world size do not change it."""
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..data import Cloud, Dataset
+from ..data.augment import Jitter, Occlude, Scale, Shift, Subset, UnitBall
+from ..data.pack import seed_of
+from ..geometry import rotations
+from ..typing import Rotations
+from .config import DataConfig, RecipeConfig, RunConfig
+
+
+def training_batch(data: Dataset, indices: Tensor, config: RunConfig, epoch: int) -> Cloud:
+    """Clouds for training: subsampled, augmented, rotated.
+
+    All randomness of a cloud is seeded by (seed, epoch, index). A resumed run is therefore bit-identical to an
+    uninterrupted one, and any number of processes gets the same clouds.
+    """
+    points, seed = points_at(config, epoch), config.runtime.seed
+    prepared = []
+    for index, cloud in zip(indices.tolist(), _unstack(data.batch(indices)), strict=True):
+        generator = torch.Generator().manual_seed(seed_of(seed, "train", epoch, index))
+        occlude = config.recipe.occlude
+        if occlude > 0 and torch.rand((), generator=generator).item() < occlude:
+            cloud = Occlude(points=points)(cloud, generator)  # before the subset: few points do not hide each other
+        subset = Subset(points, config.data.queries or None)
+        cloud = _augment(subset(cloud, generator), config.recipe, generator)
+        cloud = _normalize_scan(_add_noise(cloud, config.data, generator), config.data)
+        if config.protocol.fixed_poses:
+            generator = torch.Generator().manual_seed(seed_of(seed, "training pose", index))
+        prepared.append(cloud.rotate(rotations.draw(config.protocol.train_rotations, 1, generator=generator)[0]))
+    return Cloud.stack(prepared)
+
+
+def evaluation_batch(
+    data: Dataset, indices: Tensor, config: DataConfig, kind: Rotations, seed: int, trial: int = 0
+) -> Cloud:
+    """Clouds for validation and test: each has a fixed subset of its points, and one fixed rotation per `trial`."""
+    prepared = []
+    for index, cloud in zip(indices.tolist(), _unstack(data.batch(indices)), strict=True):
+        chosen = _normalize_scan(evaluation_points(cloud, index, config, seed), config)
+        prepared.append(chosen.rotate(evaluation_rotation(kind, index, seed, trial)))
+    return Cloud.stack(prepared)
+
+
+def evaluation_points(cloud: Cloud, index: int, config: DataConfig, seed: int) -> Cloud:
+    """The subset of a cloud's points in validation and test, with their noise."""
+    generator = torch.Generator().manual_seed(seed_of(seed, "points", index))
+    return _add_noise(Subset(config.points)(cloud, generator), config, generator)
+
+
+def evaluation_rotation(kind: Rotations, index: int, seed: int, trial: int = 0) -> Tensor:
+    """The rotation of a cloud in validation and test, seeded by (seed, trial, index)."""
+    return rotations.draw(kind, 1, generator=torch.Generator().manual_seed(seed_of(seed, "pose", trial, index)))[0]
+
+
+def points_at(config: RunConfig, epoch: int) -> int:
+    """Points per cloud in this epoch, counted from 0."""
+    recipe = config.recipe
+    if recipe.early_points is not None and epoch < recipe.early_fraction * recipe.epochs:
+        return recipe.early_points
+    return config.data.points
+
+
+def _add_noise(cloud: Cloud, config: DataConfig, generator: torch.Generator) -> Cloud:
+    """Add the noise that clouds have in training and testing."""
+    return Jitter(config.noise, clip=None)(cloud, generator) if config.noise > 0 else cloud
+
+
+def _normalize_scan(cloud: Cloud, config: DataConfig) -> Cloud:
+    """For reconstruction, normalize by the ball of the points that are left: that of the whole surface is unknown."""
+    return UnitBall()(cloud) if config.queries else cloud
+
+
+def _unstack(batch: Cloud) -> list[Cloud]:
+    return [batch.map(lambda x, i=i: x[i]) for i in range(len(batch.points))]  # type: ignore[misc]
+
+
+def _augment(cloud: Cloud, recipe: RecipeConfig, generator: torch.Generator) -> Cloud:
+    if recipe.anisotropic_scale > 1:
+        cloud = Scale(1 / recipe.anisotropic_scale, recipe.anisotropic_scale)(cloud, generator)
+    if recipe.scale > 1:
+        factor = math.exp((2 * torch.rand((), generator=generator).item() - 1) * math.log(recipe.scale))
+        queries = None if cloud.queries is None else cloud.queries * factor
+        cloud = replace(cloud, points=cloud.points * factor, queries=queries)
+    if recipe.shift > 0:
+        cloud = Shift(recipe.shift)(cloud, generator)
+    return Jitter(recipe.jitter)(cloud, generator) if recipe.jitter > 0 else cloud
