@@ -3,8 +3,10 @@ import sys
 import textwrap
 
 import pytest
+from mutated import NOT_EQUIVARIANT, mutated
 
-from vector_neurons import cli
+import vector_neurons as vn
+from vector_neurons import cli, kernels
 
 NETWORKS = """
     import torch
@@ -97,7 +99,7 @@ def test_arguments_functions_and_ready_modules(vn_command, file):
         ("networks.py:Good", ["--takes", "vectors"], "needs the input's --shape"),
         ("broken.py:Good", [], "cannot be imported: ModuleNotFoundError"),
         ("leaves.py:Good", [], "cannot be imported: SystemExit"),
-        ("networks.py:ready", ["--with", "k=3"], "--with has no use"),
+        ("networks.py:ready", ["--with", "k=3"], "leave out --with"),
         ("networks.py:Empty", [], "gave no tensors but a str"),
         ("notes.txt:Good", [], "is not a Python file"),
     ],
@@ -188,9 +190,9 @@ BETWEEN = """
     ("place", "words"),
     [
         ("none", "SO3-equivariant"),
-        ("before", "the input of edge is already not equivariant; look at what stands before it"),
-        ("between", "the input of inner is already not equivariant; look at what stands before it"),
-        ("nested", "the input of inner.two is already not equivariant; look at what stands before it"),
+        ("before", "the input of edge is already not equivariant; look at the code before it"),
+        ("between", "the input of inner is already not equivariant; look at the code before it"),
+        ("nested", "the input of inner.two is already not equivariant; look at the code before it"),
         ("end", "first at inner (Inner), error"),
         ("end", "look at its own code after the last of them, inner.two"),
         ("after", "first at (output) (Net), error"),
@@ -329,3 +331,63 @@ def test_an_input_has_a_largest_size(file, vn_command):
     code, _, err = vn_command("check", f"{file}:Good", "--shape", 2, 100_000_000, 3)
     assert code == 2
     assert "--shape takes at most 10,000,000 numbers" in err
+
+
+NETWORKS_OF_THE_LIBRARY = {
+    "DGCNN": lambda: vn.models.DGCNN(5, k=6, widths=(12, 12), embedding=24, hidden=(8,)),
+    "DGCNNSegmenter": lambda: vn.models.DGCNNSegmenter(5, 3, k=6, embedding=24),
+    "PointNet": lambda: vn.models.PointNet(5, k=6, embedding=24, hidden=(8,)),
+    "PointNetSegmenter": lambda: vn.models.PointNetSegmenter(5, 3, k=6, embedding=24, hidden=(8,)),
+    "VNTransformer": lambda: vn.models.VNTransformer(5, k=6, width=24, heads=2, depth=1, hidden=8),
+    "OccupancyNetwork": lambda: vn.models.OccupancyNetwork(k=6, code=24, hidden=24, decoder_hidden=8),
+}
+needs_native = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
+
+
+@needs_native
+@pytest.mark.parametrize("name", NETWORKS_OF_THE_LIBRARY)
+def test_every_network_has_a_row_for_its_invariant_layer_on_both_backends(vn_command, tmp_path, name):
+    vn.save(NETWORKS_OF_THE_LIBRARY[name](), tmp_path)
+    with kernels.using("native"):
+        code, out, _ = vn_command("check", tmp_path)
+    assert code == 0, out
+    head, *rows = out.splitlines()
+    assert head.split()[-3:] == ["eager", "native", "difference"]
+    invariant = [row for row in rows if " Invariant " in row]
+    assert invariant
+    assert name == "OccupancyNetwork" or not invariant[0].split("  <--")[0].endswith("-"), invariant
+    with kernels.using("eager"):
+        code, out, _ = vn_command("check", tmp_path)
+    assert code == 0
+    assert out.splitlines()[0].split()[-1] == "eager"
+
+
+@needs_native
+@pytest.mark.parametrize("name", NOT_EQUIVARIANT)
+def test_a_wrong_native_kernel_is_caught(vn_command, tmp_path, name):
+    vn.save(vn.models.DGCNN(5, k=6, widths=(12, 12), embedding=24, hidden=(8,)), tmp_path)
+    if name == "project":  # of a Linear, on its own
+        (tmp_path / "own.py").write_text("import vector_neurons as vn\ndef make(): return vn.Linear(4, 8)\n")
+    target = (
+        [f"{tmp_path}/own.py:make", "--takes", "vectors", "--shape", 2, 8, 3, 4] if name == "project" else [tmp_path]
+    )
+    with kernels.using("native"), mutated(name, NOT_EQUIVARIANT[name]):
+        code, out, _ = vn_command("check", *target)
+    assert code == 1
+    assert "holds on the eager backend, but not on the native one, first at" in out
+    assert sum("<-- breaks" in line for line in out.splitlines()) == 1
+
+
+@needs_native
+def test_a_wrong_native_kernel_that_is_equivariant_is_caught(vn_command, tmp_path):
+    vn.save(vn.models.DGCNN(5, k=6, widths=(12, 12), embedding=24, hidden=(8,)), tmp_path)
+    with kernels.using("native"), mutated("norm_leaky_relu", lambda out, *_: 1.01 * out):
+        code, out, _ = vn_command("check", tmp_path)
+    assert code == 1
+    assert "first at encoder.convolutions.0.blocks.0 (Block)" in out
+    assert "difference to eager 1.0e-02" in out
+
+
+def test_a_check_on_one_backend_says_so(vn_command, file, monkeypatch):
+    monkeypatch.setattr(kernels, "available", lambda: ("eager",))
+    assert "Only the eager backend was checked" in vn_command("check", f"{file}:Good")[1]

@@ -119,7 +119,7 @@ def test_class_names_that_are_none(vn_command, checkpoint, tmp_path):
     (tmp_path / "two").write_text("cup\nhat\n")
     with (tmp_path / "large").open("wb") as file:
         file.truncate(2**30)
-    cases = {"fifo": "no regular file", "binary": "no text file", "two": "names 2 outputs", "large": "bytes, more than"}
+    cases = {"fifo": "no regular file", "binary": "not a text file", "two": "names 2 outputs", "large": "bytes, more than"}
     for name, words in {**cases, "none": "No such file"}.items():
         refused(vn_command("convert", checkpoint, tmp_path / "new", "--class-names", tmp_path / name), words)
     assert not (tmp_path / "new").exists()

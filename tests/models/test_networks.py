@@ -23,7 +23,7 @@ NETWORKS = [*CLASSIFIERS, *SEGMENTERS]
 SMALL = {
     DGCNN: {"classes": 5, "k": 8, "widths": (12, 12, 24, 24), "embedding": 48, "hidden": (32, 16)},
     PointNet: {"classes": 5, "k": 8, "widths": ((12,), (24,)), "embedding": 48, "hidden": (32, 16)},
-    VNTransformer: {"classes": 5, "k": 8, "width": 48, "heads": 4, "layers": 2, "hidden": 32},
+    VNTransformer: {"classes": 5, "k": 8, "width": 48, "heads": 4, "depth": 2, "hidden": 32},
     DGCNNSegmenter: {"parts": 7, "categories": 3, "k": 8, "widths": ((12, 12), (12, 12), (12,)), "embedding": 48},
     PointNetSegmenter: {"parts": 7, "categories": 3, "k": 8, "widths": ((12, 24, 24), (36,)), "embedding": 48},
 }
@@ -117,7 +117,7 @@ def test_bfloat16_autocast(network):
     assert equivariance_error(autocast, inputs, kinds(network), "scalars", trials=2) <= 2e-2
 
 
-NORMED = [(network, {"norm": norm}) for network in NETWORKS[:2] + SEGMENTERS for norm in ("batch", "layer", "instance")]
+NORMED = [(network, {"layers": LayerOptions(norm=norm)}) for network in NETWORKS[:2] + SEGMENTERS for norm in ("batch", "layer", "instance")]
 
 
 @both_neurons

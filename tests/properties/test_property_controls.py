@@ -176,8 +176,8 @@ def test_report_of_a_sound_network():
     assert found.culprit is None
     assert found.cause == "none"
     assert found.verdict.startswith("SO3-equivariant")
-    behaviour = {row.layer: row.behaviour for row in found.rows}
-    assert (behaviour["edge"], behaviour["body"], behaviour["read"]) == ("vectors", "vectors", "scalars")
+    behavior = {row.layer: row.behavior for row in found.rows}
+    assert (behavior["edge"], behavior["body"], behavior["read"]) == ("vectors", "vectors", "scalars")
 
 
 MODELS = {
@@ -188,7 +188,7 @@ MODELS = {
     "PointNetSegmenter": lambda: vn.models.PointNetSegmenter(
         5, 3, k=6, widths=((24,), (24,)), embedding=24, hidden=(8,)
     ),
-    "VNTransformer": lambda: vn.models.VNTransformer(5, k=6, width=24, heads=2, layers=1, hidden=8),
+    "VNTransformer": lambda: vn.models.VNTransformer(5, k=6, width=24, heads=2, depth=1, hidden=8),
     "OccupancyNetwork": lambda: vn.models.OccupancyNetwork(k=6, code=24, hidden=24, decoder_hidden=8),
     "OccupancyNetwork, local": lambda: vn.models.OccupancyNetwork(
         encoder="dgcnn", k=6, code=24, hidden=24, decoder_hidden=8, local=4, conditional=True
@@ -214,7 +214,7 @@ def test_report_in_other_groups(group):
     found = report(network, VECTORS, "vectors", "vectors", group)
     # The cross products are in the code of the edge convolution, before its first block.
     expected = {"O3": ("0.blocks.0", True), "permutation": ("1", False)}[group]
-    assert (found.culprit.layer, found.culprit.entry) == expected
+    assert (found.culprit.layer, found.culprit.is_input) == expected
     assert found.cause == "architecture"
 
 

@@ -32,7 +32,7 @@ def models() -> dict[str, nn.Module]:
         "pointnet": vn.models.PointNet(5, **small),
         "pointnet-scalar": vn.models.PointNet(5, neurons="scalar", **small),
         "segmenter": vn.models.PointNetSegmenter(5, 3, widths=((24,), (24,)), **small),
-        "transformer": vn.models.VNTransformer(5, k=6, width=24, heads=2, layers=1, hidden=8),
+        "transformer": vn.models.VNTransformer(5, k=6, width=24, heads=2, depth=1, hidden=8),
         "occupancy": vn.models.OccupancyNetwork(k=6, code=24, hidden=24, decoder_hidden=8),
         "occupancy-local": vn.models.OccupancyNetwork(
             encoder="dgcnn", k=6, code=24, hidden=24, decoder_hidden=8, local=3

@@ -36,28 +36,28 @@ def run(
     train: bool = False,
     seed: int = 0,
 ) -> int:
-    """Follow a random input and its transform through a module, layer by layer, and name the first that breaks.
+    """Compare a random input and its transform layer by layer, on every backend, and name the first layer that breaks.
 
-    Careful: this EXECUTES the Python file it is given, with all that it does when it is imported, as `python FILE.py`
-    would. A folder with a saved model executes nothing.
+    Careful: this EXECUTES the Python file it is given, as `python FILE.py` would. A folder with a saved model executes
+    nothing.
 
     Exit code 0: equivariant. 1: not. 2: the module could not be loaded or run.
 
     Args:
-        target: where the module is; the name is that of a class, of a function that builds a module, or of a module.
-            A folder is taken for a saved model, or for a training run, whose best model is checked.
-        arguments: what it is built with, as Python values: --with classes=40 k=20
-        takes: what the input is: points (B, N, 3), vectors (..., 3, C), frames or scalars.
-        gives: what the output must be: scalars for an invariant network; by default whatever fits best.
+        target: the module: a class, a function that builds a module, or a module in a file; or the folder of a saved
+            model or of a training run, whose best model is checked.
+        arguments: arguments of the class or function, as Python values: --with classes=40 k=20
+        takes: kind of the input: points (B, N, 3), vectors (..., 3, C), frames or scalars.
+        gives: kind of the output: scalars for an invariant network; by default whatever fits best.
         group: the symmetry: rotations, reflections, rotations and shifts, scaling, order of the points.
-        layout: the axes of points the module takes (and gives): bn3 for (B, N, 3), b3n for (B, 3, N).
-        shape: shape of the input; points default to 2 128 3, in the layout b3n to 2 3 128.
-        dtype: precision of weights and input; float64 tells rounding from a mistake.
+        layout: axes of points that the module takes and gives: bn3 for (B, N, 3), b3n for (B, 3, N).
+        shape: of the input; points default to 2 128 3, in the layout b3n to 2 3 128.
+        dtype: of weights and input; float64 tells rounding from a mistake.
         tolerance: largest error allowed, relative to the output; 1e-4 in float32, 1e-10 in float64.
         train: check in training mode (batch statistics) instead of evaluation mode.
         seed: of the weights, the input and the transform.
     """
-    kernels.prefer_built()  # one input takes less time than compiling them
+    kernels.prefer_built()  # checking one input takes less time than compiling the kernels
     try:
         symmetry = testing.group_of(group)
     except ValueError as error:
@@ -77,7 +77,7 @@ def run(
         return testing.report(module, x, kinds, gives, symmetry, layout=layout, tolerance=tolerance, seed=seed)
 
     def other() -> str:
-        """What to try if the module may take the axes in another order."""
+        """Advice, if the module is equivariant with the axes in another order."""
         if takes != "points" or layout != "bn3" or isinstance(module, Model):
             return ""
         try:
@@ -93,6 +93,8 @@ def run(
         hint = f"; it takes {hint}" if hint else ""
         raise UserError(f"{target} does not run on {takes} {tuple(shape)}: {_line(error)}{hint}") from error
     print(found)
+    if kernels.chosen() != "eager" and "native" not in kernels.available():
+        print("Only the eager backend was checked: the native kernels are not built (vn kernels build)")
     if found.culprit is not None and (hint := other()):
         print(f"But {target} may take {hint}")
     return 0 if found.culprit is None else 1
@@ -124,14 +126,14 @@ def load(target: str, arguments: tuple[str, ...]) -> nn.Module:
     """Build the module `path/to/file.py:Name` with `name=value` arguments, or load a saved one from its folder."""
     if Path(target).is_dir():
         if arguments:
-            raise UserError(f"{target} is a saved model: --with has no use for it")
+            raise UserError(f"{target} is a saved model: leave out --with")
         try:
             return store.load(target)
         except store.StoreError as error:
             raise UserError(str(error)) from error
     path, _, name = target.rpartition(":")
     if not path or not name:
-        raise UserError(f"{target!r} names no module: write path/to/file.py:ClassName, or a saved model's folder")
+        raise UserError(f"{target!r} is not a module: write path/to/file.py:ClassName, or a saved model's folder")
     found = getattr(_import(Path(path)), name, None)
     if found is None:
         raise UserError(f"{path} has no {name!r}")
@@ -139,7 +141,7 @@ def load(target: str, arguments: tuple[str, ...]) -> nn.Module:
     try:
         makes = inspect.isclass(found) or inspect.isfunction(found)
         if keywords and not makes:
-            raise UserError(f"{name} is built already: --with has no use for it")
+            raise UserError(f"{name} is built already: leave out --with")
         built = found(**keywords) if makes else found
     except UserError:
         raise
@@ -157,7 +159,7 @@ def _import(path: Path) -> Any:
     if spec is None or spec.loader is None:
         raise UserError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    # As if the file were run in its own folder: its neighbours can be imported, and its classes find their module.
+    # As if the file were run in its own folder: files beside it can be imported, and its classes find their module.
     sys.path[:0] = [str(path.parent), str(Path.cwd())]
     sys.modules[path.stem] = module
     try:

@@ -1,5 +1,5 @@
-"""Is it equivariant? A number (`equivariance_error`), a judgement (`assert_equivariant`), a battery for your own tests
-(`EquivarianceTests`) and a table that names the layer at fault (`report`)."""
+"""Test equivariance: measure it (`equivariance_error`), assert it (`assert_equivariant`), inherit a test suite
+(`EquivarianceTests`), or find the layer that breaks it (`report`)."""
 
 from .battery import EquivarianceTests
 from .measure import (
@@ -13,16 +13,16 @@ from .measure import (
     group_of,
     relative_error,
 )
-from .report import Layout, Report, Row, report
+from .report import LayerResult, Layout, Report, report
 
 __all__ = [
     "TOLERANCE",
     "EquivarianceTests",
     "Group",
     "Kind",
+    "LayerResult",
     "Layout",
     "Report",
-    "Row",
     "assert_equivariant",
     "assert_invariant",
     "check_axis",

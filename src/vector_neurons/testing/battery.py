@@ -41,7 +41,7 @@ class EquivarianceTests:
             for group in self.groups:
                 module = self.module().train(training)
                 for part in module.modules():
-                    # Which neurons drop goes by their place: a permutation of the points does not permute it.
+                    # Dropout is by position: a permutation of the points does not permute it.
                     if group_of(group) == "permutation" and "Dropout" in type(part).__name__:
                         part.eval()
                 assert_equivariant(module, self._inputs(), self.takes, self.gives, group, tolerance=self.tolerance)
@@ -53,7 +53,7 @@ class EquivarianceTests:
             assert_equivariant(self.module().double().eval(), inputs, self.takes, self.gives, group=group)
 
     def test_samples_are_independent(self) -> None:
-        """In evaluation mode a sample's output does not depend on its neighbours in the batch."""
+        """In evaluation mode a sample's output does not depend on the rest of the batch."""
         module, inputs = self.module().eval(), self._inputs()
         together = outputs_of(module, inputs)
         alone = outputs_of(module, tuple(x[:1] if isinstance(x, Tensor) else x for x in inputs))
