@@ -117,7 +117,11 @@ def test_bfloat16_autocast(network):
     assert equivariance_error(autocast, inputs, kinds(network), "scalars", trials=2) <= 2e-2
 
 
-NORMED = [(network, {"layers": LayerOptions(norm=norm)}) for network in NETWORKS[:2] + SEGMENTERS for norm in ("batch", "layer", "instance")]
+NORMED = [
+    (network, {"layers": LayerOptions(norm=norm)})
+    for network in NETWORKS[:2] + SEGMENTERS
+    for norm in ("batch", "layer", "instance")
+]
 
 
 @both_neurons
@@ -234,7 +238,7 @@ def test_normals_turn_and_colours_do_not(network, neurons):
     "choice",
     [
         {"direction": "output"},
-        {"layers": LayerOptions(pool="max")},
+        {"pool": "max"},
         {"frame": "linear"},
         {"mean": False},
         {"frame": "linear", "mean": False},

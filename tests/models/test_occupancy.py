@@ -117,12 +117,12 @@ def test_every_parameter_learns(method, body):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"decoder": "plain"}, "vector neurons go with the invariant one"),
+        ({"decoder": "plain"}, 'vector neurons need decoder="invariant"'),
         ({"encoder": "resnet"}, "encoders are"),
-        ({"code": 25}, "whole vectors"),
-        ({"hidden": 2}, "layers need channels"),
-        ({"decoder_hidden": 0}, "layers need channels"),
-        ({"neurons": "scalar", "local": 4}, "asks one or more points for their vectors"),
+        ({"code": 25}, "a multiple of 3"),
+        ({"hidden": 2}, "hidden must be 3 or more"),
+        ({"decoder_hidden": 0}, "decoder_hidden 1 or more"),
+        ({"neurons": "scalar", "local": 4}, "0 with scalar neurons"),
         ({"invariants": "gram"}, 'choose "frame" or "product"'),
         ({"neurons": "tensor"}, "unknown neurons"),
     ],
@@ -269,9 +269,9 @@ def test_the_papers_widths():
 
 
 def test_too_few_points_to_ask_are_refused():
-    with pytest.raises(ValueError, match="asks 4 points got a cloud of 3"):
+    with pytest.raises(ValueError, match="4 nearest points, got a cloud of 3"):
         network("VN-OccNet, local", k=2).encode(draw(1, 3, 3))
-    with pytest.raises(ValueError, match="asks 4 points got a cloud of 3"):
+    with pytest.raises(ValueError, match="4 nearest points, got a cloud of 3"):
         network("VN-OccNet, local", k=2).encode(draw(2, 9, 3), torch.tensor([9, 3]))
 
 

@@ -109,7 +109,7 @@ def test_recognized_built_and_in_evaluation_mode(name):
     model = reference.load(state_of(name, "max"))
     assert type(model) is NETWORKS[name][0]
     assert not model.training
-    assert model.arguments["pool"] == "max"
+    assert model.arguments["layers"].pool == "max"
     assert model.arguments["eps"] == 1e-6
 
 

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ..geometry.sampling import farthest_points
-from ..geometry.sampling import unit_ball
+from ..geometry.sampling import farthest_points, unit_ball
 from .cloud import Cloud, Dataset
 from .pack import DataError, Pack, seed_of
 
