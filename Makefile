@@ -1,6 +1,6 @@
 # `make demo` shows the main thing, `make test` proves it. Both set everything up by themselves.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint kernels slow fuzz sanitize bench install clean
+.PHONY: help demo test docs lint kernels slow fuzz sanitize bench install clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,6 +20,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help:
 	@echo "make demo   set up, then train DGCNN and VN-DGCNN upright and test them in any pose: demo/report.html"
 	@echo "make test   set up, then lint, type check and run the whole test suite"
+	@echo "make docs   set up, then build the documentation into site/ and run all of its code: open site/index.html"
 	@echo "make slow   the tests marked slow"
 	@echo "make fuzz   damaged files, crashes at every write, full disks: 1,500 cases and more, minutes"
 	@echo "make sanitize  the tests of the native kernels under address and undefined-behavior sanitizers"
@@ -54,6 +55,11 @@ test: $(STAMP)
 	$(TESTS) --ignore=tests/compile --jaxtyping-packages=$(SHAPED),beartype.beartype
 	VN_KERNELS=eager $(TESTS) tests/equations tests/properties tests/models tests/geometry
 	$(TESTS) tests/compile
+
+# Warnings are errors (mkdocs.yml); the tests then read what was built.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
+	VN_SITE=site $(BIN)/pytest -q tests/docs
 
 slow: $(STAMP)
 	$(BIN)/pytest -m slow tests

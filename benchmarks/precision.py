@@ -1,6 +1,6 @@
 """How far from exact invariance rounding leaves the README's network, over seeds, precisions and kinds of clouds.
 
-python benchmarks/precision.py            writes docs/precision.md
+python benchmarks/precision.py            writes the tables of docs/precision.md
 """
 
 import platform
@@ -84,14 +84,10 @@ def networks(dtype: torch.dtype) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Measure and write the page."""
+    """Measure, and replace the tables of the page; the text around them stays."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout
     lines = [
-        "# What rounding leaves",
-        "",
-        f"`python benchmarks/precision.py`, torch {torch.__version__}, {platform.machine()}, commit {commit.strip()}.",
-        "Relative change of the logits of the README's `Tiny(40)` under random rotations (three a seed, the worst",
-        f"counts), {len(SEEDS)} seeds of weights and cloud.",
+        f"torch {torch.__version__}, {platform.machine()}, commit {commit.strip()}.",
         "",
         "| cloud | mode | precision | median | worst |",
         "|---|---|---|---|---|",
@@ -109,28 +105,15 @@ def main() -> None:
         for name, values in of_tiny(change, dtype, backend, frame).items():
             row = f"| {name} | {mode} | {str(dtype).removeprefix('torch.')} "
             lines.append(row + f"| {statistics.median(values):.1e} | {max(values):.1e} |")
-    lines += [
-        "",
-        "With *exact layers* only the turned input and what one layer hands to the next are rounded to float32, all",
-        "else is done in float64. That is what any implementation in float32 has to live with, and in evaluation the",
-        "native kernels add little to it: they compute blocks of few channels in float64 and round once.",
-        "The *eager backend* is the one without a compiler (`VN_KERNELS=eager`). The paper's *frame by an MLP* has two",
-        "blocks more to multiply errors, by more on a grid: features of points on its diagonals are all parallel.",
-        "",
-        "The same of the networks, in evaluation mode with settled statistics, one generic cloud of 1,024 points and",
-        "one rotation a seed. A neighbor in feature space whose distance lies at the tie tolerance can flip in",
-        "float32; it would show here as an error of 1e-3 or more.",
-        "",
-        "| network | precision | median | worst |",
-        "|---|---|---|---|",
-    ]
+    lines += ["", "| network | precision | median | worst |", "|---|---|---|---|"]
     for dtype in (torch.float64, torch.float32):
         for name, values in networks(dtype).items():
             row = f"| {name} | {str(dtype).removeprefix('torch.')} "
             lines.append(row + f"| {statistics.median(values):.1e} | {max(values):.1e} |")
-    page = "\n".join(lines) + "\n"
-    print(page)
-    (ROOT / "docs" / "precision.md").write_text(page)
+    print("\n".join(lines))
+    path, start, end = ROOT / "docs" / "precision.md", "<!-- measured -->\n", "<!-- end -->"
+    before, _, rest = path.read_text().partition(start)
+    path.write_text(before + start + "\n".join([*lines, end]) + rest.partition(end)[2])
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
 import published
 import torch
@@ -294,7 +295,8 @@ def write(about: dict[str, str], rows: list[dict[str, object]], more: dict[str, 
         f"- One evaluation of VN-DGCNN on a coordinate graph, one thread, by points: {sizes}.",
         "",
     ]
-    path.write_text(before + start + "\n".join(lines) + end + after)
+    wrapped = [fill(line, 100, subsequent_indent="  ") if line.startswith("- ") else line for line in lines]
+    path.write_text(before + start + "\n".join(wrapped) + end + after)
 
 
 if __name__ == "__main__":

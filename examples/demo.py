@@ -1,10 +1,10 @@
-"""The paper's main result in a few minutes: train upright, test in any pose.
+"""The paper's main result in a few minutes: train on upright shapes, test under arbitrary rotations.
 
     python examples/demo.py
 
-Trains DGCNN and VN-DGCNN, small, on the embedded shapes turned about the vertical (z), tests both under z and SO(3),
-prints the table, with the relative change of their outputs when clouds are turned, and writes demo/report.html. Runs
-that are there already are not trained again.
+Trains a small DGCNN and a small VN-DGCNN on embedded shapes rotated about the vertical axis (z) and tests both under
+z and SO(3). Prints the table, with the relative change of their outputs under rotations, and writes demo/report.html.
+Runs that are there already are not trained again.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def train(out: Path, flags: list[str]) -> None:
 
 
 def change(folder: Path) -> float:
-    """How much the outputs for some test clouds change at most when they are turned, relative to their size."""
+    """The largest change of the outputs for some test clouds under rotations, relative to their size."""
     config = read_config(folder)
     data = factory.open_dataset(config.data, "test")
     clouds = batches.evaluation_batch(data, SHOWN % len(data), config.data, "I", config.runtime.seed, 0)
@@ -56,7 +56,7 @@ def change(folder: Path) -> float:
 
 
 def examples(out: Path) -> tuple[Cloud, list[str]]:
-    """Some test clouds, each in several poses, and what the networks call them."""
+    """Some test clouds, each in several poses, and the answers of the networks."""
     config = read_config(out / "vector")
     data = factory.open_dataset(config.data, "test")
     all_points = replace(config.data, points=config.data.pool)
@@ -94,8 +94,8 @@ def main() -> None:
     print("\n" + "\n".join("  ".join(word.ljust(12) for word in row) for row in [head, *rows]))
     built.text(
         "Two small networks with the same layers, one of scalar and one of vector neurons, were trained on procedural "
-        f"shapes turned about the vertical (z), and tested on {clouds} others, turned likewise or anyhow, SO(3). "
-        "The last column is the relative change of a network's outputs when clouds are turned."
+        f"shapes rotated about the vertical axis (z), and tested on {clouds} others, under z and under SO(3). "
+        "The last column is the relative change of a network's outputs when clouds are rotated."
     )
     built.table(head, rows)
     for neurons, name in NETWORKS.items():

@@ -1,4 +1,4 @@
-"""The table of layers: every configuration the library offers, and what `docs/conventions.md` claims of it.
+"""The table of layers: every configuration the library offers, and what `docs/layers.md` claims of it.
 
 Tests that hold for every layer are parametrised over `LAYERS`:
 

@@ -10,4 +10,4 @@ def test_the_hook_checks_shapes(request):
     if not request.config.getoption("--jaxtyping-packages"):
         pytest.skip("run without the hook")
     with pytest.raises(jaxtyping.TypeCheckError):
-        vn.geometry.neighbours.gather(torch.zeros(2, 5, 3), torch.zeros(2, 5))
+        vn.geometry.neighbors.gather(torch.zeros(2, 5, 3), torch.zeros(2, 5))
