@@ -149,10 +149,8 @@ def write(model: Model, folder: Path, metadata: Metadata | None = None) -> None:
             f"or None ({first_line(error)})"
         ) from error
     # Copies: safetensors refuses tied weights.
-    weights = {
-        name: tensor.detach().clone(memory_format=torch.contiguous_format)
-        for name, tensor in model.state_dict().items()
-    }
+    state = model.state_dict()
+    weights = {name: x.detach().clone(memory_format=torch.contiguous_format) for name, x in state.items()}
     try:
         save_file(weights, folder / WEIGHTS)
     except SafetensorError as error:  # how it reports a full disk
