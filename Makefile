@@ -42,6 +42,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini tests
 
 # Without a compiler there are none, and the tests say so.
 kernels: $(STAMP)

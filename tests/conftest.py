@@ -79,8 +79,8 @@ def convert(vn_command, tmp_path):
         )
         return code, out, [line for line in err.splitlines() if not line.startswith("read ")]
 
-    run.root = tmp_path / "root"
-    run.packs = lambda: (
-        [file.name for file in run.root.iterdir() if file.suffix != ".partial"] if run.root.exists() else []
+    run.root = tmp_path / "root"  # type: ignore[attr-defined]
+    run.packs = lambda: (  # type: ignore[attr-defined]
+        [file.name for file in run.root.iterdir() if file.suffix != ".partial"] if run.root.exists() else []  # type: ignore[attr-defined]
     )
     return run

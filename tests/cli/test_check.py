@@ -100,7 +100,7 @@ def test_arguments_functions_and_ready_modules(vn_command, file):
         ("broken.py:Good", [], "cannot be imported: ModuleNotFoundError"),
         ("leaves.py:Good", [], "cannot be imported: SystemExit"),
         ("networks.py:ready", ["--with", "k=3"], "leave out --with"),
-        ("networks.py:Empty", [], "gave no tensors but a str"),
+        ("networks.py:Empty", [], "the module returned a str: return tensors"),
         ("notes.txt:Good", [], "is not a Python file"),
     ],
 )

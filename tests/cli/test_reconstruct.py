@@ -147,7 +147,7 @@ def test_shapes_are_asked_uniformly_in_a_test():
     clouds = DataConfig(size=21, points=60, pool=400, queries=64, near=1.0)
     share = {}
     for split in ("train", "test"):
-        cloud = factory.open_dataset(clouds, split).clouds
+        cloud = factory.open_dataset(clouds, split).clouds  # type: ignore[attr-defined]
         share[split] = (torch.cdist(cloud.queries, cloud.points).amin(-1) < 0.15).float().mean().item()
     assert share["train"] > 0.9
     assert share["test"] < 0.6

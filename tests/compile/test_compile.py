@@ -6,7 +6,7 @@ from layers import LAYERS
 from torch import nn
 
 import vector_neurons as vn
-from vector_neurons.models import DGCNN, DGCNNSegmenter, PointNet, PointNetSegmenter, VNTransformer
+from vector_neurons.models import DGCNN, DGCNNSegmenter, LayerOptions, PointNet, PointNetSegmenter, VNTransformer
 
 
 class Tiny(nn.Module):
@@ -128,7 +128,13 @@ def test_autocast_compiles():
 NETWORKS = {
     "dgcnn": lambda: DGCNN(5, k=8, widths=(12, 24), embedding=48, hidden=(16,), dropout=0.0),
     "dgcnn-max-detached": lambda: DGCNN(
-        5, k=8, widths=(12, 24), embedding=48, hidden=(16,), dropout=0.0, pool="max", direction="output"
+        5,
+        k=8,
+        widths=(12, 24),
+        embedding=48,
+        hidden=(16,),
+        dropout=0.0,
+        layers=LayerOptions(pool="max", direction="output"),
     ),
     "dgcnn-scalar": lambda: DGCNN(5, neurons="scalar", k=8, widths=(12, 24), embedding=48, hidden=(16,), dropout=0.0),
     "pointnet": lambda: PointNet(5, k=8, widths=((12,), (24,)), embedding=48, hidden=(16,), dropout=0.0),

@@ -135,7 +135,7 @@ def test_occupancy_of_meshes(meshes, tmp_path):
     assert (inside == holed.occupied).float().mean() > 0.9
     assert 0.15 < box.occupied[:3000].float().mean() < 0.22  # 6/27 of the cube, which has a margin
     in_ball = Occupancy("all", tmp_path, pack="mine", points=500)
-    assert torch.stack([cloud.points.norm(dim=-1).max() for cloud in in_ball]).max() <= 1 + 1e-6
+    assert torch.stack([cloud.points.norm(dim=-1).max() for cloud in in_ball]).max() <= 1 + 1e-6  # type: ignore[attr-defined]
 
 
 def test_what_is_drawn_depends_on_seed_and_shape(meshes, tmp_path):
@@ -159,7 +159,7 @@ def test_clouds_have_no_inside(tmp_path):
     np.savez(tmp_path / "c" / "a.npz", points=published.cloud(0, 100))
     with pytest.raises(DataError, match="1 of 1 shapes") as error:
         occupancy.convert(tmp_path / "c", tmp_path)
-    assert "a cloud, and occupancy needs triangles" in error.value.lines[0]
+    assert "a cloud, and occupancy needs triangles" in error.value.lines[0]  # type: ignore[attr-defined]
 
 
 def test_labels_of_a_mesh_agree_with_ray_casting(meshes):

@@ -127,8 +127,8 @@ def test_neighbors_of_many_points_need_no_matrix():
 
 @pytest.fixture
 def precision():
-    yield torch.backends.mkldnn.matmul
-    torch.backends.mkldnn.matmul.fp32_precision = "none"
+    yield torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    torch.backends.mkldnn.matmul.fp32_precision = "none"  # type: ignore[attr-defined]
     torch.set_float32_matmul_precision("highest")
 
 

@@ -102,9 +102,9 @@ def test_values_and_gradients_in_float64(name, training):
 @every_case
 @both_modes
 def test_float32_is_as_accurate_as_the_eager_backend(name, training):
-    exact = run(*build(name, torch.float64, training), "eager")
-    eager = run(*build(name, torch.float32, training), "eager")
-    native = run(*build(name, torch.float32, training), "native")
+    exact = run(*build(name, torch.float64, training), "eager")  # type: ignore[call-arg]
+    eager = run(*build(name, torch.float32, training), "eager")  # type: ignore[call-arg]
+    native = run(*build(name, torch.float32, training), "native")  # type: ignore[call-arg]
     for part, truth in exact.items():
         # Where the eager backend happens to be exact, three units of rounding are allowed.
         assert relative_error(native[part], truth) <= 4 * relative_error(eager[part], truth) + 4e-7, part

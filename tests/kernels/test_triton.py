@@ -232,7 +232,7 @@ def compile(path):
 
         def __getitem__(self, grid):
             return lambda *args, **kwargs: sizes.append(
-                len(self.kernel.warmup(*args, grid=grid, **kwargs).asm["cubin"])
+                len(self.kernel.warmup(*args, grid=grid, **kwargs).asm["cubin"])  # type: ignore[attr-defined]
             )
 
     sizes = []

@@ -155,7 +155,7 @@ def test_files_of_trimesh_give_the_triangles_that_trimesh_reads(tmp_path):
         ball.export(file, file_type=suffix, **options)
         ours = read(file)
         theirs = trimesh.load(file, process=False)
-        np.testing.assert_allclose(ours.vertices[ours.faces].numpy(), theirs.triangles, atol=1e-7)
+        np.testing.assert_allclose(ours.vertices[ours.faces].numpy(), theirs.triangles, atol=1e-7)  # type: ignore[attr-defined]
         assert watertight(ours)
 
 

@@ -63,10 +63,10 @@ def test_it_says_which_parameters_differ(vn_command, checkpoint, tmp_path):
 @pytest.mark.parametrize("name", ["vn_dgcnn_cls", "vn_dgcnn_partseg", "vn_pointnet_cls", "vn_pointnet_partseg"])
 def test_every_parameter_is_called_by_the_authors_name(name):
     state = authors.random_state(name, pooling="max", generator=torch.Generator().manual_seed(0))
-    _, network = vn.models.reference._recognize(state)
+    _, network = vn.models.reference._recognize(state)  # type: ignore[attr-defined]
     for theirs in state:
-        if ours := vn.models.reference._rename(theirs, network):
-            assert vn.models.reference._undo(network.names, ours) == theirs
+        if ours := vn.models.reference._rename(theirs, network):  # type: ignore[attr-defined]
+            assert vn.models.reference._undo(network.names, ours) == theirs  # type: ignore[attr-defined]
 
 
 def test_ndfs_network_is_known_by_name(vn_command, tmp_path):

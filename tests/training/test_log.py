@@ -76,7 +76,7 @@ def test_tensorboard_if_it_is_installed(tmp_path, monkeypatch):
             written.append("closed")
 
     fake = types.ModuleType("torch.utils.tensorboard")
-    fake.SummaryWriter = Writer
+    fake.SummaryWriter = Writer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
     log = Log(tmp_path, epochs=1)
     log.epoch(line(1), 1, "accuracy")

@@ -53,7 +53,7 @@ def test_the_threshold_is_chosen_on_validation_and_kept(run):
     assert model.metadata.threshold == best["val"]["threshold"]
     assert model.metadata.points == 60
     task, counts = evaluate(run, ["I"])
-    assert task.threshold == model.metadata.threshold
+    assert task.threshold == model.metadata.threshold  # type: ignore[attr-defined]
     assert task.report(counts["I"][0])["threshold"] == model.metadata.threshold
 
 
@@ -71,7 +71,7 @@ def test_the_reported_iou_is_that_of_every_shape_counted_once(seeing):
     config = little()
     task, counts = evaluate(seeing, ["SO3"])
     model, data = store.load(seeing / "best"), factory.open_dataset(config.data, "test")
-    assert data.clouds.queries.shape[1] == factory.SHAPES_QUERIES["test"]
+    assert data.clouds.queries.shape[1] == factory.SHAPES_QUERIES["test"]  # type: ignore[attr-defined]
     total, share = 0.0, []
     for index in range(len(data)):
         cloud = batches.evaluation_batch(data, torch.tensor([index]), config.data, "SO3", config.runtime.seed)
@@ -151,7 +151,7 @@ def test_the_true_surface_scores_nearly_everything():
     """A mesh of the shape itself, from its exact occupancy."""
     data = mesh_metrics.open_surfaces(little().data)
     for index in range(2):
-        shape = extract(lambda x, i=index: data.inside(i, x).float() - 0.5, low=-1.1, high=1.1, resolution=128)
+        shape = extract(lambda x, i=index: data.inside(i, x).float() - 0.5, low=-1.1, high=1.1, resolution=128)  # type: ignore[attr-defined]
         found = mesh_metrics.compare_with_truth(shape, data[index])
         assert found.f_score > 0.97
         assert found.chamfer_l1 < 0.02
@@ -250,7 +250,7 @@ def test_a_pack_without_near_queries_gives_uniform_ones(tmp_path):
         write(ball, tmp_path / f"{name}.off")
     occupancy.convert(tmp_path, tmp_path, points=500, queries=300, near=0)
     clouds = DataConfig(data="occupancy", data_root=str(tmp_path), points=60, pool=400, queries=100, near=0.5)
-    assert factory.open_dataset(clouds, "train").clouds.queries.shape[1] == 300
+    assert factory.open_dataset(clouds, "train").clouds.queries.shape[1] == 300  # type: ignore[attr-defined]
     with pytest.raises(DataError, match="fewer than --queries 2,048"):
         factory.open_dataset(replace(clouds, queries=2048), "train")
     assert mesh_metrics.open_surfaces(clouds)[0].points.shape == (500, 3)

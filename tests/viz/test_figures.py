@@ -22,7 +22,7 @@ def test_a_tile_for_every_cloud():
 def test_near_dots_are_drawn_last_and_parts_have_colors():
     points = torch.tensor([[[1.0, 0, 0], [-1.0, 0, 0], [0, 0, 0]]])  # the eye is on the side of +x
     figure = figures.gallery(points, torch.tensor([[0, 1, 2]]), azimuth=0.0, elevation=0.0)
-    colors = figure.axes[0].collections[0].get_facecolors()
+    colors = figure.axes[0].collections[0].get_facecolors()  # type: ignore[attr-defined]
     assert colors[0].argmax() == 0 or colors[0][0] > colors[0][2]  # orange, far away
     assert colors[2][2] > colors[2][0]  # blue, near
     assert len({tuple(color) for color in colors}) == 3

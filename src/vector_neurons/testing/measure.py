@@ -1,4 +1,4 @@
-"""The error of a module under a group, as a number and as a judgement.
+"""The equivariance error of a module under a group: measured, and asserted.
 
 Inputs and outputs are declared by what they are: `"points"` `(B, N, 3)`, `"vectors"` `(..., 3, C)`, `"frames"`
 `(..., 3, 3)` or `"scalars"`. The first axis is the batch, the second, where there is one, the points.
@@ -16,7 +16,7 @@ from ..geometry import rotations
 
 Kind = Literal["points", "vectors", "frames", "scalars"]
 Group = Literal["SO3", "O3", "SE3", "scale", "permutation"]
-Network = Callable[..., Any]
+Function = Callable[..., Any]  # a module, or any function of tensors
 
 KINDS: tuple[Kind, ...] = ("points", "vectors", "frames", "scalars")
 GROUPS: tuple[Group, ...] = ("SO3", "O3", "SE3", "scale", "permutation")
@@ -62,8 +62,8 @@ def check_axis(shape: Sequence[int], kind: Kind, dim: int = 3) -> None:
         raise ValueError(f"{kind} are {axes}: the {which} axis must be {dim}, got {tuple(shape)}")
 
 
-def draw(group: Group | str, x: Tensor, kind: Kind, generator: torch.Generator) -> Element:
-    """Draw an element of the group that can act on `x`."""
+def random_element(group: Group | str, x: Tensor, kind: Kind, generator: torch.Generator) -> Element:
+    """A random element of the group that can act on `x`."""
     group = group_of(group)
     if group == "scale":
         return Element(scale=10 ** float(4 * torch.rand((), generator=generator, dtype=torch.float64) - 2))
@@ -76,7 +76,7 @@ def draw(group: Group | str, x: Tensor, kind: Kind, generator: torch.Generator) 
     dim = x.shape[-1 if kind == "points" else -2]
     linear = rotations.draw("SO3", 1, dim, generator=generator, dtype=torch.float64)[0].to(x.device)
     if group == "O3":
-        linear[:, 0] *= -1  # det = -1: a reflection for certain, the rotations being SO3's business
+        linear[:, 0] *= -1  # det = -1: a reflection for certain; SO3 tests the rotations
     if group == "SE3":
         size = float(x.abs().max())
         shift = size * torch.randn(dim, generator=generator, dtype=torch.float64)
@@ -85,7 +85,7 @@ def draw(group: Group | str, x: Tensor, kind: Kind, generator: torch.Generator) 
 
 
 def equivariance_error(
-    module: Network,
+    module: Function,
     x: Any,
     takes: Kind | Sequence[Kind] = "vectors",
     gives: Kind | Sequence[Kind] = "vectors",
@@ -95,15 +95,23 @@ def equivariance_error(
     seed: int = 0,
     degree: float | None = None,
 ) -> float:
-    """Largest `‖f(g x) - g f(x)‖ / ‖f(x)‖` over `trials` random elements g of the group; 0 is perfect, 1 is hopeless.
+    """Equivariance error of a module: the largest `‖f(g x) - g f(x)‖ / ‖f(x)‖` over random elements g of a group.
 
-    `x` is the input or a tuple of inputs, `takes` and `gives` say what inputs and outputs are (one word for all, or one
-    each). Group `"scale"` expects vectors and points to scale along and scalars to stay, unless `degree` says with
-    which power of the scale the output grows. The module is left as it was, running statistics included; random
-    layers draw the same numbers on both sides.
+    The module is left as it was, running statistics included. Random layers use the same numbers on both sides.
 
-    >>> import vector_neurons as vn
-    >>> equivariance_error(vn.Linear(4, 8), torch.randn(2, 10, 3, 4)) < 1e-6
+    Args:
+        module: a module, or any function of tensors.
+        x: its input, or a tuple of inputs.
+        takes: kind of the inputs, `"points"` `(B, N, 3)`, `"vectors"` `(..., 3, C)`, `"frames"` or `"scalars"`; one for
+            all or one each.
+        gives: kind of the outputs.
+        group: `"SO3"`, `"O3"` (reflections), `"SE3"`, `"scale"` or `"permutation"`.
+        trials: number of random elements.
+        seed: of the random elements.
+        degree: for `"scale"`, the power of the scale with which the output grows; by default 1 for vectors and points,
+            0 for scalars.
+
+    >>> vn.testing.equivariance_error(vn.Linear(4, 8), torch.randn(2, 10, 3, 4)) < 1e-6
     True
     """
     inputs = x if isinstance(x, tuple) else (x,)
@@ -112,7 +120,7 @@ def equivariance_error(
     network = copy.deepcopy(module) if isinstance(module, nn.Module) else module
     worst = 0.0
     for _ in range(trials):
-        g = draw(group, inputs[0], takes[0], generator)
+        g = random_element(group, inputs[0], takes[0], generator)
         before = outputs_of(network, inputs)
         after = outputs_of(network, tuple(g.act(i, kind) for i, kind in zip(inputs, takes, strict=True)))
         for a, b, kind in zip(before, after, kinds_of(gives, len(before), "gives"), strict=True):
@@ -121,7 +129,7 @@ def equivariance_error(
 
 
 def assert_equivariant(
-    module: Network,
+    module: Function,
     x: Any,
     takes: Kind | Sequence[Kind] = "vectors",
     gives: Kind | Sequence[Kind] = "vectors",
@@ -130,7 +138,12 @@ def assert_equivariant(
     tolerance: float | None = None,
     **options: Any,
 ) -> None:
-    """Raise `AssertionError` unless the equivariance error is within `tolerance` (by default what rounding allows)."""
+    """Raise `AssertionError` unless the equivariance error is at most `tolerance`, by default what rounding allows.
+
+    Arguments as in `equivariance_error`.
+
+    >>> vn.testing.assert_equivariant(vn.Linear(4, 8), torch.randn(2, 10, 3, 4))
+    """
     dtype = (x[0] if isinstance(x, tuple) else x).dtype
     bound = TOLERANCE[dtype] if tolerance is None else tolerance
     error = equivariance_error(module, x, takes, gives, group, **options)
@@ -142,8 +155,13 @@ def assert_equivariant(
         )
 
 
-def assert_invariant(module: Network, x: Any, takes: Kind | Sequence[Kind] = "points", **options: Any) -> None:
-    """Raise `AssertionError` unless the output stays the same when the input is transformed."""
+def assert_invariant(module: Function, x: Any, takes: Kind | Sequence[Kind] = "points", **options: Any) -> None:
+    """Raise `AssertionError` unless the output is unchanged when the input is transformed.
+
+    Arguments as in `equivariance_error`.
+
+    >>> vn.testing.assert_invariant(vn.models.DGCNN(10, k=4).eval(), torch.randn(2, 16, 3))
+    """
     assert_equivariant(module, x, takes, "scalars", **options)
 
 
@@ -160,7 +178,7 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
     return difference / size if size > 0 else (0.0 if difference == 0 else torch.inf)
 
 
-def outputs_of(network: Network, inputs: tuple[Any, ...]) -> list[Tensor]:
+def outputs_of(network: Function, inputs: tuple[Any, ...]) -> list[Tensor]:
     """Run without gradients and list the tensors that come out."""
     devices = {x.device for x in inputs if isinstance(x, Tensor) and x.device.type != "cpu"}
     with torch.no_grad(), torch.random.fork_rng(list(devices)):
@@ -168,7 +186,7 @@ def outputs_of(network: Network, inputs: tuple[Any, ...]) -> list[Tensor]:
         output = network(*inputs)
     found = list(tensors_in(output))
     if not found:
-        raise ValueError(f"the module gave no tensors but a {type(output).__name__}: return tensors, tuples or dicts")
+        raise ValueError(f"the module returned a {type(output).__name__}: return tensors, tuples or dicts of them")
     return found
 
 

@@ -19,10 +19,10 @@ from .measure import (
     Group,
     Kind,
     check_axis,
-    draw,
     group_of,
     kinds_of,
     outputs_of,
+    random_element,
     relative_error,
     tensors_in,
 )
@@ -238,7 +238,7 @@ def report(
     flip: Flip = partial(_flip, on=layout == "b3n")
     inputs = tuple(map(flip, inputs, takes))
     generator = torch.Generator().manual_seed(seed)
-    g = draw(symmetry, inputs[0], takes[0], generator)
+    g = random_element(symmetry, inputs[0], takes[0], generator)
     perturbed = (_perturb(inputs[0], generator), *inputs[1:])
     bound = TOLERANCE[inputs[0].dtype] if tolerance is None else tolerance
 
