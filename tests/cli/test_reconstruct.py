@@ -85,7 +85,7 @@ def test_mistakes_are_one_line(run, scan, tmp_path, vn_command):
         ([tmp_path / "none.ply", *good[1:]], "there is no file"),
         ([scan, "-o", tmp_path / "out.png", "--model", run], "cannot write a mesh"),
         ([scan, "-o", tmp_path / "no" / "out.ply", "--model", run], "there is no folder"),
-        ([scan, "-o", tmp_path / "out.ply", "--model", tmp_path], "holds no model"),
+        ([scan, "-o", tmp_path / "out.ply", "--model", tmp_path], "is not a saved model"),
         ([scan, "-o", tmp_path / "out.ply", "--model", tmp_path / "other"], "holds a DGCNN"),
         ([*good, "--resolution", 50], "doubled"),
         ([*good, "--threshold", 2], "between 0 and 1"),
@@ -172,7 +172,7 @@ def test_the_network_of_the_package_rebuilds_a_ball(tmp_path, vn_command, camera
 
 
 def test_a_model_that_the_package_does_not_have():
-    with pytest.raises(store.StoreError, match="the package has no model 'chairs', only reconstruction"):
+    with pytest.raises(store.StoreError, match="unknown pretrained model 'chairs': choose reconstruction"):
         store.pretrained("chairs")
 
 

@@ -272,7 +272,7 @@ def test_every_task_has_networks():
     assert NETWORKS["classification", "transformer"] is VNTransformer
 
 
-SMALL = {**PLAIN, "model": "transformer", "k": 6, "embedding": 24, "hidden": (16,), "layers": 2, "heads": 2}
+SMALL = {**PLAIN, "model": "transformer", "k": 6, "embedding": 24, "hidden": (16,), "depth": 2, "heads": 2}
 
 
 @pytest.mark.parametrize("neurons", ["vector", "scalar"])
@@ -281,10 +281,10 @@ def test_the_transformer_learns_shapes(tmp_path, neurons):
     first, last = metrics(tmp_path / "run")
     assert last["train"]["loss"] < first["train"]["loss"]
     arguments = store.load(tmp_path / "run").arguments
-    assert {name: arguments[name] for name in ("width", "hidden", "layers", "heads", "k")} == {
+    assert {name: arguments[name] for name in ("width", "hidden", "depth", "heads", "k")} == {
         "width": 24,
         "hidden": 16,
-        "layers": 2,
+        "depth": 2,
         "heads": 2,
         "k": 6,
     }
@@ -311,7 +311,7 @@ def test_the_transformer_learns_a_folder_of_files(tmp_path):
         ({"widths": (12,)}, "VNTransformer does not take --widths"),
         ({"pooling": "max", "direction": "output"}, "VNTransformer does not take --direction, --pooling"),
         ({"k": 65}, "--k 65 neighbors"),
-        ({"layers": 65}, "--layers takes 1 to 64"),
+        ({"depth": 65}, "--depth takes 1 to 64"),
     ],
 )
 def test_what_a_transformer_does_not_take(changes, why):
@@ -324,5 +324,5 @@ def test_what_a_transformer_does_not_take(changes, why):
 def test_heads_that_do_not_divide_the_channels_are_one_line(tmp_path):
     with pytest.raises(ConfigError, match="--model transformer cannot be built: 8 channels do not divide among 3"):
         fit(tiny(**SMALL | {"heads": 3}), tmp_path / "run")
-    with pytest.raises(ConfigError, match="DGCNN does not take --layers, --heads"):
-        check(tiny(layers=2, heads=2))
+    with pytest.raises(ConfigError, match="DGCNN does not take --depth, --heads"):
+        check(tiny(depth=2, heads=2))

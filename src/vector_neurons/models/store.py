@@ -84,7 +84,7 @@ class Metadata:
                 raise ValueError(f"{name} is {str(getattr(self, name))[:60]!r}")
 
 
-def save(model: Model, folder: str | Path, metadata: Metadata | None = None) -> None:
+def save(model: nn.Module, folder: str | Path, metadata: Metadata | None = None) -> None:
     """Save a network to a folder, from which `vn.load` rebuilds it.
 
     Files already there are replaced when all new ones are written, and not before.
@@ -117,7 +117,7 @@ def save(model: Model, folder: str | Path, metadata: Metadata | None = None) -> 
         raise
 
 
-def write(model: Model, folder: Path, metadata: Metadata | None = None) -> None:
+def write(model: nn.Module, folder: Path, metadata: Metadata | None = None) -> None:
     """Write the files of a model to a new folder, without checksums."""
     from importlib.metadata import version
 
