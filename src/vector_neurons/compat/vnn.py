@@ -47,7 +47,11 @@ def _direction(in_channels: int, out_channels: int, shared: bool) -> nn.Linear:
 
 
 class VNLinear(nn.Module):
-    """`vector_neurons.Linear`. Of copies with a bias, only those that have switched it off."""
+    """`vector_neurons.Linear`. Of copies with a bias, only those that have switched it off.
+
+    >>> vn.compat.vnn.VNLinear(4, 8)(torch.randn(2, 4, 3, 10)).shape
+    torch.Size([2, 8, 3, 10])
+    """
 
     def __init__(self, in_channels: int, out_channels: int, bias: bool = False, bias_epsilon: float = 0.0) -> None:
         super().__init__()
@@ -63,11 +67,19 @@ class VNLinear(nn.Module):
 
 
 class VNSimpleLinear(VNLinear):
-    """`VNLinear` under the name that copies give it beside a `VNLinear` of their own."""
+    """`VNLinear` under the name that copies give it beside a `VNLinear` of their own.
+
+    >>> vn.compat.vnn.VNSimpleLinear(4, 8)(torch.randn(2, 4, 3, 10)).shape
+    torch.Size([2, 8, 3, 10])
+    """
 
 
 class VNLeakyReLU(nn.Module):
-    """`vector_neurons.LeakyReLU`."""
+    """`vector_neurons.LeakyReLU`.
+
+    >>> vn.compat.vnn.VNLeakyReLU(4)(torch.randn(2, 4, 3, 10)).shape
+    torch.Size([2, 4, 3, 10])
+    """
 
     def __init__(self, in_channels: int, share_nonlinearity: bool = False, negative_slope: float = 0.2) -> None:
         super().__init__()
@@ -81,7 +93,11 @@ class VNLeakyReLU(nn.Module):
 
 
 class VNBatchNorm(nn.Module):
-    """`vector_neurons.BatchNorm`, with the authors' start (scale 1 about 0). `dim` is accepted and not needed."""
+    """`vector_neurons.BatchNorm`, with the authors' start (scale 1 about 0). `dim` is accepted and not needed.
+
+    >>> vn.compat.vnn.VNBatchNorm(4, dim=4)(torch.randn(2, 4, 3, 10)).shape
+    torch.Size([2, 4, 3, 10])
+    """
 
     def __init__(self, num_features: int, dim: int = 5, mode: str = "norm") -> None:
         super().__init__()
@@ -95,7 +111,11 @@ class VNBatchNorm(nn.Module):
 
 
 class VNLinearLeakyReLU(nn.Module):
-    """`vector_neurons.Block` with the built-in non-linearity; `use_batchnorm=False` leaves its norm out."""
+    """`vector_neurons.Block` with the built-in non-linearity; `use_batchnorm=False` leaves its norm out.
+
+    >>> vn.compat.vnn.VNLinearLeakyReLU(4, 8, dim=4)(torch.randn(2, 4, 3, 10)).shape
+    torch.Size([2, 8, 3, 10])
+    """
 
     def __init__(
         self,
@@ -126,7 +146,11 @@ class VNLinearLeakyReLU(nn.Module):
 
 
 class VNLinearAndLeakyReLU(nn.Module):
-    """`vector_neurons.Block` with the detached non-linearity."""
+    """`vector_neurons.Block` with the detached non-linearity.
+
+    >>> vn.compat.vnn.VNLinearAndLeakyReLU(4, 8, dim=4)(torch.randn(2, 4, 3, 10)).shape
+    torch.Size([2, 8, 3, 10])
+    """
 
     def __init__(
         self,
@@ -155,7 +179,11 @@ class VNLinearAndLeakyReLU(nn.Module):
 
 
 class VNMaxPool(nn.Module):
-    """`vector_neurons.MaxPool` over the last axis."""
+    """`vector_neurons.MaxPool` over the last axis.
+
+    >>> vn.compat.vnn.VNMaxPool(4)(torch.randn(2, 4, 3, 10)).shape
+    torch.Size([2, 4, 3])
+    """
 
     def __init__(self, in_channels: int, share_nonlinearity: bool = False) -> None:
         super().__init__()
@@ -168,12 +196,21 @@ class VNMaxPool(nn.Module):
 
 
 def mean_pool(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
-    """`vector_neurons.MeanPool`: the mean over the last axis."""
+    """`vector_neurons.MeanPool`: the mean over the last axis.
+
+    >>> vn.compat.vnn.mean_pool(torch.randn(2, 4, 3, 10)).shape
+    torch.Size([2, 4, 3])
+    """
     return x.mean(dim=dim, keepdim=keepdim).contiguous()
 
 
 class VNStdFeature(nn.Module):
-    """`vector_neurons.Invariant`: gives the features in the frame, `[B, C, 3, N]`, and the frame `[B, 3, 3, N]`."""
+    """`vector_neurons.Invariant`: gives the features in the frame, `[B, C, 3, N]`, and the frame `[B, 3, 3, N]`.
+
+    >>> features, frame = vn.compat.vnn.VNStdFeature(8)(torch.randn(2, 8, 3, 10))
+    >>> features.shape, frame.shape
+    (torch.Size([2, 8, 3, 10]), torch.Size([2, 3, 3, 10]))
+    """
 
     def __init__(
         self,
@@ -206,6 +243,9 @@ class VNResnetBlockFC(nn.Module):
     """`S x + B a(A a(x))` with leaky ReLUs a.
 
     They have slope 0.2 in NDF and its forks; those of vnn-neural-implicits need `negative_slope=0.0`.
+
+    >>> vn.compat.vnn.VNResnetBlockFC(4, 8)(torch.randn(2, 4, 3, 10)).shape
+    torch.Size([2, 8, 3, 10])
     """
 
     def __init__(
@@ -241,7 +281,11 @@ class _ChannelNorm(nn.Module):
 
 
 class VNLayerNorm(nn.Module):
-    """Layer norm of the lengths over the channels of each element, directions kept, as in VN-Transformer."""
+    """Layer norm of the lengths over the channels of each element, directions kept, as in VN-Transformer.
+
+    >>> vn.compat.vnn.VNLayerNorm(4)(torch.randn(2, 4, 3, 10)).shape
+    torch.Size([2, 4, 3, 10])
+    """
 
     def __init__(self, dim: int, eps: float = EPS) -> None:
         super().__init__()
@@ -255,7 +299,11 @@ class VNLayerNorm(nn.Module):
 
 
 class VNSoftplus(VNLeakyReLU):
-    """A smooth VN-LeakyReLU: removes a share `(1 - cos) / 2` of the part of x along its direction, by their angle."""
+    """A smooth VN-LeakyReLU: removes a share `(1 - cos) / 2` of the part of x along its direction, by their angle.
+
+    >>> vn.compat.vnn.VNSoftplus(4)(torch.randn(2, 4, 3, 10)).shape
+    torch.Size([2, 4, 3, 10])
+    """
 
     def __init__(self, in_channels: int, share_nonlinearity: bool = False, negative_slope: float = 0.0) -> None:
         super().__init__(in_channels, share_nonlinearity, negative_slope)
@@ -272,7 +320,11 @@ class VNSoftplus(VNLeakyReLU):
 
 
 class VNBilinear(nn.Module):
-    """Vectors `[B, C, 3, ...]` mixed by matrices that are linear in the labels `[B, 1, L]` of their samples."""
+    """Vectors `[B, C, 3, ...]` mixed by matrices that are linear in the labels `[B, 1, L]` of their samples.
+
+    >>> vn.compat.vnn.VNBilinear(4, 2, 8)(torch.randn(2, 4, 3, 10), torch.randn(2, 1, 2)).shape
+    torch.Size([2, 8, 3, 10])
+    """
 
     def __init__(self, in_channels1: int, in_channels2: int, out_channels: int) -> None:
         super().__init__()
@@ -287,7 +339,11 @@ class VNBilinear(nn.Module):
 
 
 class VNMeanPool(nn.Module):
-    """Means of each `kernel` consecutive points of `[B, C, 3, N]`; of an odd number, pairs leave the last one alone."""
+    """Means of each `kernel` consecutive points of `[B, C, 3, N]`; of an odd number, pairs leave the last one alone.
+
+    >>> vn.compat.vnn.VNMeanPool(2)(torch.randn(2, 4, 3, 10)).shape
+    torch.Size([2, 4, 3, 5])
+    """
 
     def __init__(self, kernel: int = 2) -> None:
         super().__init__()

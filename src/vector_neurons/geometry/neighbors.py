@@ -151,7 +151,11 @@ def lengths(x: Tensor) -> Tensor:
 
 
 def tie_tolerance(dtype: torch.dtype) -> float:
-    """Relative difference up to which two numbers of this precision are a tie."""
+    """Relative difference up to which two numbers of this precision are a tie.
+
+    >>> vn.geometry.neighbors.tie_tolerance(torch.float32) < 1e-5
+    True
+    """
     return TIE_ULPS * torch.finfo(dtype).eps
 
 

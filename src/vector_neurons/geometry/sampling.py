@@ -21,7 +21,12 @@ def center(points: Points) -> Points:
 
 
 def ball(points: Points) -> tuple[Float[Tensor, "*batch 1 dim"], Float[Tensor, "*batch 1 1"]]:
-    """The mean of a cloud, and the distance of the farthest point from it, or 1 if all points coincide."""
+    """The mean of a cloud, and the distance of the farthest point from it, or 1 if all points coincide.
+
+    >>> mean, radius = vn.geometry.sampling.ball(torch.tensor([[1.0, 0.0, 0.0], [5.0, 0.0, 0.0]]))
+    >>> mean.tolist(), radius.item()
+    ([[3.0, 0.0, 0.0]], 2.0)
+    """
     # In units in which squares are in range.
     scale = power_of_two(points, (-2, -1))
     scaled = points * scale
@@ -45,7 +50,12 @@ def unit_ball(points: Points) -> Points:
 
 
 def box(points: Points) -> tuple[Float[Tensor, "*batch 1 dim"], Float[Tensor, "*batch 1 1"]]:
-    """The center of a cloud's bounding box, and its longest side, or 1 if all points coincide."""
+    """The center of a cloud's bounding box, and its longest side, or 1 if all points coincide.
+
+    >>> center, side = vn.geometry.sampling.box(torch.tensor([[0.0, 0.0], [4.0, 2.0]]))
+    >>> center.tolist(), side.item()
+    ([[2.0, 1.0]], 4.0)
+    """
     low, high = points.amin(-2, keepdim=True), points.amax(-2, keepdim=True)
     side = (high - low).amax(-1, keepdim=True)
     return (low + high) / 2, side.where(side > 0, 1)

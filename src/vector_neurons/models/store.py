@@ -189,6 +189,12 @@ def load(folder: str | Path, model: type[nn.Module] | None = None) -> nn.Module:
         model: the class of the network, for a network of your own; it may be left out if the class has been imported.
 
     `model.metadata` of the result says what its outputs stand for.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     vn.save(vn.models.PointNet(10, embedding=24), folder)
+    ...     type(vn.load(folder)).__name__
+    'PointNet'
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file

@@ -15,6 +15,12 @@ class Classification(Task):
     """Cross-entropy; `accuracy` over all clouds, `class_accuracy` the mean over classes, both in percent.
 
     The count is the confusion matrix: `confusion[i, j]` clouds of class i were predicted as j.
+
+    >>> data = vn.data.Shapes("test", size=4, points=64)
+    >>> task, cloud = vn.tasks.Classification(data.classes), data.batch(torch.arange(4))
+    >>> logits = task.logits(vn.models.PointNet(len(data.classes), k=8, embedding=24).eval(), cloud)
+    >>> sorted(task.report(task.count(logits, cloud)))
+    ['accuracy', 'class_accuracy']
     """
 
     name = "classification"

@@ -25,6 +25,11 @@ class Reconstruction(Task):
     A query point is inside if its probability is above a threshold. `iou` uses `threshold`, which is to be chosen on
     validation shapes; None chooses the best of `THRESHOLDS` for the shapes counted, and reports it. `iou_0.2` uses the
     paper's.
+
+    >>> data = vn.data.Shapes("test", size=2, points=64, queries=32)
+    >>> task, cloud = vn.tasks.Reconstruction(0.5), data.batch(torch.arange(2))
+    >>> task.logits(vn.models.OccupancyNetwork(code=12, hidden=24, k=8).eval(), cloud).shape
+    torch.Size([2, 32])
     """
 
     name = "reconstruction"

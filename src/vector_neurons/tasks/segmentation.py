@@ -17,6 +17,12 @@ class Segmentation(Task):
     A point gets the most likely of the parts that its shape's category has. The IoU of a shape is the mean over all
     parts of its category; a part that is absent in both prediction and truth counts as 1. `instance_miou` is the mean
     over shapes, `category_miou` the mean over categories of the mean over their shapes, `accuracy` that of points.
+
+    >>> data = vn.data.Shapes("test", size=4, points=64)
+    >>> task, cloud = vn.tasks.Segmentation(data.parts, data.parts_of, data.classes), data.batch(torch.arange(4))
+    >>> network = vn.models.PointNetSegmenter(len(data.parts), len(data.classes), k=8, embedding=24).eval()
+    >>> task.logits(network, cloud).shape == (4, 64, len(data.parts))
+    True
     """
 
     name = "segmentation"

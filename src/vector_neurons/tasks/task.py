@@ -56,7 +56,11 @@ class ClassReport(NamedTuple):
 
 
 def add(a: Counts | None, b: Counts) -> Counts:
-    """The sum of two counts; None is zero."""
+    """The sum of two counts; None is zero.
+
+    >>> vn.tasks.add({"right": torch.tensor(3)}, {"right": torch.tensor(4)})
+    {'right': tensor(7)}
+    """
     return b if a is None else {name: a[name] + b[name] for name in b}
 
 

@@ -55,7 +55,10 @@ class Element:
 
 
 def check_axis(shape: Sequence[int], kind: Kind, dim: int = 3) -> None:
-    """Refuse a shape whose vector axis, where this kind has it, is not of size `dim`."""
+    """Refuse a shape whose vector axis, where this kind has it, is not of size `dim`.
+
+    >>> vn.testing.check_axis((2, 10, 3, 4), "vectors")
+    """
     place = -1 if kind == "points" else -2
     if kind != "scalars" and not (len(shape) >= -place and shape[place] == dim):
         which, axes = ("last", f"(B, N, {dim})") if place == -1 else ("last but one", f"(..., {dim}, C)")
@@ -166,7 +169,11 @@ def assert_invariant(module: Function, x: Any, takes: Kind | Sequence[Kind] = "p
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
-    """`‖found - expected‖ / ‖expected‖` in float64; NaN anywhere is an infinite error."""
+    """`‖found - expected‖ / ‖expected‖` in float64; NaN anywhere is an infinite error.
+
+    >>> vn.testing.relative_error(torch.tensor([1.0, 0.0]), torch.tensor([2.0, 0.0]))
+    0.5
+    """
     found, expected = found.detach().double(), expected.detach().double()
     if found.shape != expected.shape:
         raise ValueError(
@@ -203,7 +210,11 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
 
 
 def group_of(name: str) -> Group:
-    """The group of this name, in capitals or not."""
+    """The group of this name, in capitals or not.
+
+    >>> vn.testing.group_of("so3")
+    'SO3'
+    """
     known: dict[str, Group] = {group.lower(): group for group in GROUPS}
     if name.lower() not in known:
         raise ValueError(f"unknown group {name!r}: choose one of {', '.join(GROUPS)}")

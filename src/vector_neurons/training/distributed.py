@@ -69,7 +69,12 @@ def world_size() -> int:
 
 @contextmanager
 def process_group(device: str = "cpu") -> Iterator[ProcessGroup]:
-    """Join the process group of torchrun, if there is one; batch statistics are synchronized over it."""
+    """Join the process group of torchrun, if there is one; batch statistics are synchronized over it.
+
+    >>> with vn.training.process_group() as group:
+    ...     group.is_main, group.size
+    (True, 1)
+    """
     try:
         kind = torch.device(device).type
     except RuntimeError as error:

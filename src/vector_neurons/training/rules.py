@@ -16,7 +16,10 @@ Violations = list[tuple[bool, str]]  # whether a rule is violated, and the messa
 
 
 def check(config: RunConfig, processes: int = 1) -> None:
-    """Refuse a configuration that cannot work; the message is one line."""
+    """Refuse a configuration that cannot work; the message is one line.
+
+    >>> vn.training.check(vn.training.RunConfig("classification"))
+    """
     config.check_ranges()
     violations = _data_rules(config)
     violations += _reconstruction_rules(config) if config.task == "reconstruction" else _class_rules(config)
