@@ -15,7 +15,7 @@ from .nn import KITS
 from .nn.vector import *  # noqa: F403 - the layers, as listed in its __all__
 
 __version__ = "0.1.0"
-LAZY = ("compat", "data", "mesh", "tasks", "training", "viz")  # what a network of one's own does without
+LAZY = ("compat", "data", "mesh", "tasks", "training", "viz")  # imported on first use
 
 
 def __getattr__(name: str) -> ModuleType:
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> ModuleType:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *LAZY})
+    return sorted({*__all__, *LAZY, *(name for name in globals() if name.startswith("__"))})
 
 
 __all__ = ["KITS", "geometry", "kernels", "knn", "load", "models", "nn", "pretrained", "save", "testing", "typing"]

@@ -4,6 +4,8 @@ import json
 import os
 import resource
 import shutil
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -286,13 +288,19 @@ def test_a_network_of_ones_own_is_saved_and_loaded(tmp_path):
         vn.load(tmp_path, vn.models.DGCNN)
 
 
-def test_a_name_that_two_classes_have_needs_the_class(tmp_path):
+def test_a_name_that_two_classes_have_needs_the_class(tmp_path, monkeypatch):
     vn.save(Own(3), tmp_path)
-    twin = type("Own", (vn.models.Model,), {})
+    rerun = type("Own", (vn.models.Model,), {})  # as a notebook cell leaves behind that ran twice
+    twin = type("Own", (vn.models.Model,), {"__module__": "elsewhere"})
+    monkeypatch.setitem(sys.modules, "elsewhere", SimpleNamespace(Own=twin))
+    assert isinstance(vn.load(tmp_path), Own)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace(f"{Own.__module__}:Own", "gone:Own"))
+    _files.write_checksums(tmp_path, ("model.safetensors", "config.json"))
     with pytest.raises(store.StoreError, match=r"several imported classes have this name; .*vn.load\(folder, Own\)"):
         vn.load(tmp_path)
     assert isinstance(vn.load(tmp_path, Own), Own)
-    del twin
+    del rerun, twin
     gc.collect()
 
 
@@ -311,3 +319,58 @@ def test_a_model_of_the_old_format_names_the_script(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | {"format": 1}))
     with pytest.raises(store.StoreError, match=r"has format 1, .*benchmarks/rename_settings.py"):
         vn.load(tmp_path)
+
+
+class Several(vn.models.Model):
+    def __init__(self, *widths):
+        super().__init__()
+        self.linear = torch.nn.Linear(*widths)
+
+
+class Options(vn.models.Model):
+    def __init__(self, classes, widths=(), **options):
+        super().__init__()
+        if widths:
+            widths.append(9)  # changes what it was given
+        self.options = options
+        self.linear = torch.nn.Linear(3, classes)
+
+
+class Stateful(vn.models.Model):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.reference = torch.nn.Linear(3, 3), torch.nn.Parameter(torch.zeros(2))
+
+    def get_extra_state(self):
+        return {"more": 1}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_constructors_of_ones_own(tmp_path):
+    vn.save(Options(3, [4], width=7), tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["arguments"] == {"classes": 3, "widths": [4], "width": 7}
+    assert vn.load(tmp_path, Options).options == {"width": 7}
+    with pytest.raises(store.StoreError, match=r"name the parameters of its constructor, without \* or / \(widths\)"):
+        vn.save(Several(3, 4), tmp_path)
+    with pytest.raises(store.StoreError, match=r"more than tensors \(_extra_state\); use buffers"):
+        vn.save(Stateful(), tmp_path)
+
+
+def test_a_class_with_the_name_of_a_network_here_is_not_mistaken_for_it(tmp_path):
+    own = type("PointNet", (vn.models.PointNet,), {"forward": lambda self, points: points.sum()})
+    vn.save(own(3, embedding=24), tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["class"] == f"{own.__module__}:PointNet"
+    assert isinstance(vn.load(tmp_path, own), own)
+    assert isinstance(vn.load(tmp_path), own)
+    del own
+    gc.collect()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_wrappers_are_left_out(tmp_path):
+    model = small()
+    for wrapped in (torch.compile(model), torch.nn.DataParallel(model)):
+        vn.save(wrapped, tmp_path)
+        assert isinstance(vn.load(tmp_path), DGCNN)

@@ -31,7 +31,8 @@ from .._files import cache, first_line
 from .build import BuildError, build, built, library
 from .ops import register
 
-Backend = Literal["auto", "eager", "native", "built"]
+BackendChoice = Literal["auto", "eager", "native", "built"]
+Backend = Literal["eager", "native", "triton"]  # that computes
 POOL_MB = 512  # default bound of the page pool
 POOL_MAX_MB = 2**20  # a larger value of VN_KERNELS_POOL is a mistake: bytes for megabytes
 
@@ -39,15 +40,15 @@ register()
 
 
 class _State:
-    default: Backend = "auto"
+    default: BackendChoice = "auto"
     native: Literal["untried", "missing", "failed", "loaded"] = "untried"  # missing: `"built"` found none
     triton: bool | None = None
 
 
-_chosen_here: ContextVar[Backend | None] = ContextVar("vector_neurons.kernels", default=None)
+_chosen_here: ContextVar[BackendChoice | None] = ContextVar("vector_neurons.kernels", default=None)
 
 
-def use(backend: Backend) -> None:
+def use(backend: BackendChoice) -> None:
     """Choose the backend for the whole process; `using` overrides it within a block.
 
     Args:
@@ -81,7 +82,7 @@ def prefer_built() -> None:
         _State.default = "built"
 
 
-def chosen() -> Backend:
+def chosen() -> BackendChoice:
     """The choice in force: that of `using`, of `use` or of `VN_KERNELS`, in this order.
 
     >>> with using("built"):
@@ -92,7 +93,7 @@ def chosen() -> Backend:
 
 
 @contextmanager
-def using(backend: Backend) -> Iterator[None]:
+def using(backend: BackendChoice) -> Iterator[None]:
     """Choose the backend within a `with` block, for this thread or asynchronous task only.
 
     Args:
@@ -112,15 +113,15 @@ def using(backend: Backend) -> Iterator[None]:
         _chosen_here.reset(token)
 
 
-def _checked(backend: Backend) -> Backend:
-    if backend not in get_args(Backend):
-        raise ValueError(f"unknown kernels {backend!r}: choose one of {', '.join(get_args(Backend))}")
+def _checked(backend: BackendChoice) -> BackendChoice:
+    if backend not in get_args(BackendChoice):
+        raise ValueError(f"unknown kernels {backend!r}: choose one of {', '.join(get_args(BackendChoice))}")
     if backend == "native":
         _load()
     return backend
 
 
-def available() -> tuple[Backend, ...]:
+def available() -> tuple[BackendChoice, ...]:
     """The backends that work on this machine's CPU: `("eager", "native")` or `("eager",)`.
 
     Builds the native library if that has not been tried, unless the choice is `"built"`.
@@ -146,7 +147,7 @@ def applicable(x: Tensor) -> bool:
     return backend_of(x) != "eager"
 
 
-def backend_of(x: Tensor) -> Literal["eager", "native", "triton"]:
+def backend_of(x: Tensor) -> Backend:
     """The backend on which blocks run for this tensor, see `applicable`.
 
     Args:
@@ -236,11 +237,23 @@ def _try_triton() -> bool:
 
 
 _environment: Any = os.environ.get("VN_KERNELS", "auto")
-if _environment not in get_args(Backend):
-    raise ValueError(f"VN_KERNELS is {_environment!r}: choose one of {', '.join(get_args(Backend))}")
+if _environment not in get_args(BackendChoice):
+    raise ValueError(f"VN_KERNELS is {_environment!r}: choose one of {', '.join(get_args(BackendChoice))}")
 use(_environment)
 
 __all__ = [
-    "Backend", "BuildError", "applicable", "available", "backend_of", "build", "built", "cache", "chosen", "library",
-    "prefer_built", "use", "using",
-]  # fmt: skip
+    "Backend",
+    "BackendChoice",
+    "BuildError",
+    "applicable",
+    "available",
+    "backend_of",
+    "build",
+    "built",
+    "cache",
+    "chosen",
+    "library",
+    "prefer_built",
+    "use",
+    "using",
+]

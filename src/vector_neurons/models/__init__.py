@@ -11,6 +11,9 @@ MODELS: dict[str, type[Model]] = {
     for model in (PointNet, PointNetSegmenter, DGCNN, DGCNNSegmenter, VNTransformer, OccupancyNetwork)
 }
 
+from . import reference, store  # noqa: E402 - they use MODELS
+from .store import Metadata  # noqa: E402
+
 __all__ = [
     "DGCNN",
     "MODELS",
@@ -18,9 +21,12 @@ __all__ = [
     "Encoding",
     "Inputs",
     "LayerOptions",
+    "Metadata",
     "Model",
     "OccupancyNetwork",
     "PointNet",
     "PointNetSegmenter",
     "VNTransformer",
+    "reference",
+    "store",
 ]

@@ -1,5 +1,6 @@
 """What all networks share: options, inputs, encodings, and the arguments they were built with."""
 
+import copy
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -102,8 +103,8 @@ class Encoding(NamedTuple):
 class Model(nn.Module):
     """Base class of networks that `vn.save` can save and `vn.load` can rebuild, also of your own.
 
-    It records the arguments of the constructor in `arguments`. They must be numbers, strings, lists, dicts or None.
-    `metadata` is set by `vn.load`.
+    It records the arguments of the constructor in `arguments`. To be saved they must be numbers, strings, lists, dicts
+    or None, and parameters must have names (no `*args`). `metadata` is set by `vn.load`.
 
     >>> class Tiny(vn.models.Model):
     ...     def __init__(self, classes):
@@ -119,23 +120,20 @@ class Model(nn.Module):
     def __new__(cls, *args: Any, **kwargs: Any) -> "Model":
         """Record the arguments, defaults included."""
         model = super().__new__(cls)
-        bound = inspect.signature(cls.__init__).bind_partial(model, *args, **kwargs)
+        signature = inspect.signature(cls.__init__)
+        bound = signature.bind_partial(model, *args, **kwargs)
         bound.apply_defaults()
-        object.__setattr__(model, "arguments", {k: v for k, v in bound.arguments.items() if k != "self"})
+        _, *given = bound.arguments.items()
+        arguments: dict[str, Any] = {}
+        for name, value in given:
+            value = copy.deepcopy(value) if isinstance(value, list | dict) else value  # the constructor may change it
+            arguments |= value if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+        object.__setattr__(model, "arguments", arguments)
         return model
 
     def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
         """Random inputs that go with these points, and the kind of each: what `vn check` runs the network on."""
-        inputs = inputs_of(self.arguments.get("inputs", ()))
-        given: list[tuple[Tensor, str]] = [(points, "points")]
-        if isinstance(self, Segmenter):
-            given.append((torch.zeros(len(points), dtype=torch.long), "scalars"))
-        if inputs.vectors:
-            given.append((torch.randn(*points.shape, inputs.vectors, dtype=points.dtype), "vectors"))
-        if inputs.scalars:
-            given.append((torch.randn(*points.shape[:2], inputs.scalars, dtype=points.dtype), "scalars"))
-        tensors, kinds = zip(*given, strict=True)
-        return tensors, kinds
+        return (points,), ("points",)
 
 
 class Classifier(Model, ABC):
@@ -165,6 +163,9 @@ class Classifier(Model, ABC):
         points, vectors, scalars = (zero_padding(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
         return self.encode_masked(points, vectors, scalars, mask)
 
+    def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+        return _example(points, self.arguments.get("inputs", ()))
+
     @abstractmethod
     def encode_masked(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
@@ -190,11 +191,26 @@ class Segmenter(Model, ABC):
         points, vectors, scalars = (zero_padding(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
         return in_range(self.segment_masked(points, category.long(), vectors, scalars, mask), points)
 
+    def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+        category = torch.zeros(len(points), dtype=torch.long)
+        (points, *more), (kind, *kinds) = _example(points, self.arguments.get("inputs", ()))
+        return (points, category, *more), (kind, "scalars", *kinds)
+
     @abstractmethod
     def segment_masked(
         self, points: Tensor, category: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Tensor:
         """Segment clouds whose padding is zero and masked."""
+
+
+def _example(points: Tensor, inputs: Any) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+    inputs, given = inputs_of(inputs), [(points, "points")]
+    if inputs.vectors:
+        given.append((torch.randn(*points.shape, inputs.vectors, dtype=points.dtype), "vectors"))
+    if inputs.scalars:
+        given.append((torch.randn(*points.shape[:2], inputs.scalars, dtype=points.dtype), "scalars"))
+    tensors, kinds = zip(*given, strict=True)
+    return tensors, kinds
 
 
 def inputs_of(inputs: Inputs | Mapping[str, int]) -> Inputs:

@@ -1,9 +1,11 @@
 """A model in a folder: `model.safetensors` (weights), `config.json` (how to build it, and what its outputs mean), and
 `checksums.json` (which `load` verifies). Nothing in the folder is executed."""
 
+import inspect
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -32,7 +34,8 @@ FORMAT = 2
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 BEST = "best"  # the folder of the best model in that of a run
 CONFIG_MAX_BYTES = 2**20
-CONVERT = "convert it with benchmarks/rename_settings.py"
+CONVERT = "convert it with benchmarks/rename_settings.py of the repository"
+UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -117,6 +120,30 @@ def save(model: nn.Module, folder: str | Path, metadata: Metadata | None = None)
         raise
 
 
+@dataclass(frozen=True)
+class Origin:
+    """How a network that is not a `Model` was built: `vn train` records it for a plain module of the user's."""
+
+    reference: str  # my_file.py:MyNet
+    arguments: dict[str, Any]
+    metadata: Metadata | None = None
+
+
+def record(model: nn.Module, origin: Origin) -> None:
+    """Record how a network was built, out of reach of its own attributes and submodules."""
+    model.__dict__["_vn_origin"] = origin
+
+
+def origin_of(model: nn.Module) -> Origin | None:
+    """How a network was built, if that is known."""
+    recorded: Origin | None = model.__dict__.get("_vn_origin")
+    if recorded is not None or not isinstance(model, Model):
+        return recorded
+    cls = type(model)
+    library = MODELS.get(cls.__name__) is cls
+    return Origin(cls.__name__ if library else f"{cls.__module__}:{cls.__name__}", model.arguments, model.metadata)
+
+
 def write(model: nn.Module, folder: Path, metadata: Metadata | None = None) -> None:
     """Write the files of a model to a new folder, without checksums."""
     from importlib.metadata import version
@@ -124,20 +151,26 @@ def write(model: nn.Module, folder: Path, metadata: Metadata | None = None) -> N
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    # `vn train` records the arguments of a user's plain module, and the file that defines it, as Model would.
-    if not hasattr(model, "arguments"):
-        raise StoreError(
-            f"cannot save a {type(model).__name__}: derive it from vector_neurons.models.Model, not torch.nn.Module"
-        )
-    metadata = metadata or getattr(model, "metadata", None) or Metadata()
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        model = model.module
+    name, origin = type(model).__name__, origin_of(model)
+    if origin is None:
+        raise StoreError(f"cannot save a {name}: derive it from vector_neurons.models.Model, not torch.nn.Module")
+    if unnamed := [p.name for p in inspect.signature(type(model).__init__).parameters.values() if p.kind in UNNAMED]:
+        raise StoreError(f"cannot save a {name}: name the parameters of its constructor, without * or / ({unnamed[0]})")
+    state = model.state_dict()
+    if extra := [key for key, value in state.items() if not isinstance(value, torch.Tensor)]:
+        raise StoreError(f"cannot save a {name}: its state has more than tensors ({extra[0]}); use buffers")
+    metadata = metadata or origin.metadata or Metadata()
     try:
         metadata.check()
     except ValueError as error:
         raise StoreError(f"cannot save the model: its {error}") from error
     config = {
         "format": FORMAT,
-        "class": getattr(model, "reference", type(model).__name__),
-        "arguments": _plain(model.arguments),
+        "class": origin.reference,
+        "arguments": _plain(origin.arguments),
         "version": version("vector-neurons"),
         **asdict(metadata),
     }
@@ -145,11 +178,10 @@ def write(model: nn.Module, folder: Path, metadata: Metadata | None = None) -> N
         text = json.dumps(config, indent=2, default=_integer) + "\n"
     except TypeError as error:
         raise StoreError(
-            f"cannot save a {type(model).__name__}: an argument of its constructor is not a number, string, list, dict "
+            f"cannot save a {name}: an argument of its constructor is not a number, string, list, dict "
             f"or None ({first_line(error)})"
         ) from error
     # Copies: safetensors refuses tied weights.
-    state = model.state_dict()
     weights = {name: x.detach().clone(memory_format=torch.contiguous_format) for name, x in state.items()}
     try:
         save_file(weights, folder / WEIGHTS)
@@ -215,41 +247,47 @@ def load(folder: str | Path, model: type[nn.Module] | None = None) -> nn.Module:
         _check_sizes(config["arguments"], len(shapes))
         metadata = Metadata(**{field.name: config[field.name] for field in fields(Metadata) if field.name in config})
         metadata.check()
-        # Sizes without memory: a damaged config may ask for any. A user's network need not build on the meta device.
+        # A damaged config may ask for any size, so sizes come without memory. A user's network need not build there.
         with torch.device("meta" if build in MODELS.values() else "cpu"):
-            planned = {name: tuple(tensor.shape) for name, tensor in build(**config["arguments"]).state_dict().items()}
+            loaded = build(**config["arguments"])
+        planned = {name: tuple(tensor.shape) for name, tensor in loaded.state_dict().items()}
     except Exception as error:
         raise StoreError(f"{folder / CONFIG} does not describe a {config['class']}: {first_line(error)}") from error
     if different := _difference(planned, shapes):
         raise StoreError(f"{weights} does not fit {CONFIG}: {different}")
     try:
-        loaded, state = build(**config["arguments"]), load_file(weights)
+        loaded = build(**config["arguments"]) if build in MODELS.values() else loaded
+        state = load_file(weights)
         dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
         if len(dtypes) == 1:
             loaded.to(dtypes.pop())
         loaded.load_state_dict(state)
     except (SafetensorError, OSError, RuntimeError) as error:
         raise StoreError(f"{weights} is damaged: {first_line(error)}") from error
-    loaded.metadata = metadata  # type: ignore[assignment]
-    if not isinstance(loaded, Model):  # of vn train, so that it can be saved again
-        loaded.arguments, loaded.reference = config["arguments"], config["class"]
+    if isinstance(loaded, Model):
+        loaded.metadata = metadata
+    else:
+        record(loaded, Origin(config["class"], config["arguments"], metadata))
     return loaded.eval()
 
 
 def _class_of(reference: str, given: type[nn.Module] | None, folder: Path) -> type[nn.Module]:
     """The class of a saved model: of this library, given by the user, or of this name among the imported ones."""
-    name = reference.rpartition(":")[2]  # vn train writes my_file.py:MyNet
+    module, _, name = reference.rpartition(":")  # my_module:MyNet, and my_file.py:MyNet of vn train
     if given is not None:
         if given.__name__ != name:
             raise StoreError(f"{folder} holds a {name}, not a {given.__name__}")
         return given
-    if name in MODELS:
+    if not module and name in MODELS:
         return MODELS[name]
-    own = {cls for cls in _subclasses(Model) if cls.__name__ == name}
+    found = [cls for cls in _subclasses(Model) if cls.__name__ == name and cls not in MODELS.values()]
+    # A notebook cell that ran twice leaves a class behind that its module does not hold anymore.
+    current = [cls for cls in found if getattr(sys.modules.get(cls.__module__), name, None) is cls] or found
+    own = [cls for cls in current if cls.__module__ == module] or current
     if len(own) != 1:
         problem = "several imported classes have this name" if own else "it is not a network of this library"
         raise StoreError(f"{folder} holds a {name}: {problem}; pass its class: vn.load(folder, {name})")
-    return own.pop()
+    return own[0]
 
 
 def _subclasses(cls: type[Model]) -> Iterator[type[Model]]:
@@ -326,6 +364,12 @@ def _check_sizes(arguments: Any, tensors: int) -> None:
             raise ValueError(f"a list of {len(arguments):,} layers, but the file has {tensors} tensors")
         for value in arguments:
             _check_sizes(value, tensors)
+
+
+def metadata_of(model: nn.Module) -> Metadata:
+    """What a loaded network's inputs and outputs stand for."""
+    origin = origin_of(model)
+    return (origin.metadata if origin else None) or Metadata()
 
 
 def difference(planned: nn.Module, found: nn.Module) -> str:

@@ -4,7 +4,8 @@ from types import ModuleType
 
 from ..typing import Neurons
 from . import functional, scalar, vector
+from ._range import RangeError
 
 KITS: dict[Neurons, ModuleType] = {"vector": vector, "scalar": scalar}
 
-__all__ = ["KITS", "functional", "scalar", "vector"]
+__all__ = ["KITS", "RangeError", "functional", "scalar", "vector"]

@@ -1,6 +1,12 @@
 """Check the shape of a layer's input, with an error that says what to change; find layers with hooks."""
 
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    _global_backward_hooks,
+    _global_backward_pre_hooks,
+    _global_forward_hooks,
+    _global_forward_pre_hooks,
+)
 
 
 def check_vectors(layer: nn.Module, x: Tensor, channels: int | None, *, rank: int = 2) -> None:
@@ -37,6 +43,9 @@ def _axes(leading: int) -> str:
 
 
 def hooked(layer: nn.Module) -> bool:
-    """Whether hooks are attached to this layer, other than those marked `passive`, which only record."""
+    """Whether hooks are attached to this layer, other than those marked `_vn_passive`, which only record."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    return any(not getattr(hook, "passive", False) for attached in hooks for hook in attached.values())
+    everywhere = (_global_forward_hooks, _global_forward_pre_hooks, _global_backward_hooks, _global_backward_pre_hooks)
+    return any(everywhere) or any(
+        not getattr(hook, "_vn_passive", False) for attached in hooks for hook in attached.values()
+    )

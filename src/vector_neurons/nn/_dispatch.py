@@ -25,7 +25,7 @@ FLOAT64_MAX_WEIGHTS = 1 << 13  # maps of so few weights per point run in float64
 NEIGHBORHOOD_MAX_ROWS = 256
 MEAN_GROUP = 64
 
-BlockInput = Tensor | EdgeInput | ConcatMean
+LayerInput = Tensor | EdgeInput | ConcatMean
 
 
 class LengthAffine(NamedTuple):
@@ -39,14 +39,14 @@ class LengthAffine(NamedTuple):
     batch: int  # number of lengths if center and variance are their statistics and take part in the gradient, else 0
 
 
-def fusable(x: BlockInput) -> bool:
+def fusable(x: LayerInput) -> bool:
     """Whether the kernels can take this input: a device they support, in 3-D, in float32 or float64."""
     tensor = x if isinstance(x, Tensor) else x.x
     shaped = tensor.shape[-2] == 3 and tensor.ndim > (2 if isinstance(x, ConcatMean) else 1)
     return shaped and tensor.numel() > 0 and kernels.applicable(tensor)
 
 
-def autocast(x: BlockInput) -> bool:
+def autocast(x: LayerInput) -> bool:
     """Whether autocast would round linear maps to half precision here."""
     device = (x if isinstance(x, Tensor) else x.x).device.type
     return device != "meta" and torch.is_autocast_enabled(device)
@@ -122,7 +122,7 @@ class Projection:
         return out.view(*self.shape[:-1], neighbors // group, 3, self.channels).mean(-3)
 
 
-def project(x: BlockInput, weight: Tensor, direction: Tensor) -> Projection:
+def project(x: LayerInput, weight: Tensor, direction: Tensor) -> Projection:
     """Apply the linear maps of a block, for features and for directions, to its input."""
     source = x if isinstance(x, Tensor) else x.x
     if source.dtype != weight.dtype:
@@ -159,7 +159,7 @@ def _pad(weight: Tensor) -> Tensor:
     return F.pad(weight, (0, 0, 0, ops.padded(len(weight)) - len(weight)))
 
 
-def _project(x: BlockInput, weight: Tensor) -> ops.BlockInput:
+def _project(x: LayerInput, weight: Tensor) -> ops.BlockInput:
     """The projections of `x` under a map `(channels, columns)`, which need not be computed yet."""
     if isinstance(x, EdgeInput):
         difference, own = weight.tensor_split(2)

@@ -139,6 +139,6 @@ class EdgeConv(EdgeConvBase):
         return edge_features(x, neighbors, cross=self.cross)
 
     def block_pool(self, block: nn.Module, edges: Tensor | EdgeInput, mask: Mask | None) -> Tensor:
-        if can_fuse(block, self.pool):
+        if can_fuse(block, self.pool, edges):
             return block(edges, mask, mean_pool=True)
         return super().block_pool(block, edges, mask)

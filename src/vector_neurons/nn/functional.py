@@ -23,7 +23,7 @@ from ..geometry.neighbors import tie_tolerance
 from ..typing import Directions, Frames, Mask, Scalars, Vectors
 from ._masked import masked_mean
 
-Scalar = Callable[[Tensor], Tensor]
+ScalarFunction = Callable[[Tensor], Tensor]
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def leaky_relu(q: Vectors, k: Directions, negative_slope: float = 0.2, *, eps: f
     return torch.addcmul(wide, (negative_slope - 1) * against / squares.unsqueeze(-2), k).to(q.dtype)
 
 
-def activation(q: Vectors, k: Directions, h: Scalar, *, signed: bool = True) -> Vectors:
+def activation(q: Vectors, k: Directions, h: ScalarFunction, *, signed: bool = True) -> Vectors:
     """Apply any scalar function `h` to the part of `q` along `k`, leaving the part across `k` as it is.
 
     Args:
@@ -161,9 +161,9 @@ def max_pool(x: Float[Tensor, "... elements dim channels"], k: Directions, mask:
 
 def batch_norm(
     x: Vectors,
-    normalize: Scalar,
+    normalize: ScalarFunction,
     *,
-    typical: Scalar | None = None,
+    typical: ScalarFunction | None = None,
     log: bool = False,
     eps: float = 0.0,
 ) -> Vectors:

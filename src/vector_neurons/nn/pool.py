@@ -8,6 +8,7 @@ from torch import nn
 from ..typing import Mask, NewVectors, Pool, Vectors
 from . import functional as VF
 from ._checks import check_vectors, hooked
+from ._dispatch import LayerInput, fusable
 from ._range import in_float64, needs_float64
 from .block import Block
 from .linear import Linear
@@ -67,13 +68,14 @@ class MaxPool(nn.Module):
 POOLS: dict[Pool, Callable[[int], nn.Module]] = {"mean": lambda channels: MeanPool(), "max": MaxPool}
 
 
-def can_fuse(block: nn.Module, pool: nn.Module) -> TypeGuard[Block]:
-    """Whether the block can average its own output, so that it need not be stored before the pool."""
-    return type(pool) is MeanPool and type(block) is Block and not hooked(pool) and not hooked(block)
+def can_fuse(block: nn.Module, pool: nn.Module, x: LayerInput) -> TypeGuard[Block]:
+    """Whether the kernels can average the output of the block, so that it need not be stored before the pool."""
+    plain = type(pool) is MeanPool and type(block) is Block and not hooked(pool) and not hooked(block)
+    return plain and fusable(x)
 
 
 def block_pool(block: nn.Module, pool: nn.Module, x: Vectors, mask: Mask | None = None) -> NewVectors:
     """Apply a block and a pool over points, in one kernel where possible."""
-    if mask is None and can_fuse(block, pool):
+    if mask is None and can_fuse(block, pool, x):
         return block(x, mean_pool=True)
     return pool(block(x, mask), mask)

@@ -171,6 +171,8 @@ class Block(nn.Module):
         super().__init__()
         if norm not in NORMS:
             raise ValueError(f"unknown norm {norm!r}: choose one of {', '.join(NORMS)}")
+        if direction not in ("input", "output"):
+            raise ValueError(f'unknown direction {direction!r}: choose "input" or "output"')
         # A norm removes a bias, or brings its own: by default there is one only without norm.
         self.linear = Linear(in_channels, out_channels, bias=norm == "none" if bias is None else bias)
         self.norm = NORMS[norm](out_channels)

@@ -53,7 +53,7 @@ def reconstruct(
     Shape:
         points: `(N, 3)`, N at least 20.
     """
-    known = model.metadata if isinstance(model.metadata, store.Metadata) else store.Metadata()
+    known = store.metadata_of(model)
     threshold = threshold if threshold is not None else known.threshold if known.threshold is not None else 0.5
     if not 0 < threshold < 1:
         raise ValueError(f"the threshold must be a probability between 0 and 1, got {threshold}")

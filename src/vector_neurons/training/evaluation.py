@@ -94,7 +94,7 @@ def evaluate(
         torch.set_num_threads(config.runtime.threads)
     model = checkpoint.load(folder / store.BEST, factory.user_class(config)).to(group.device)
     (data,) = open_datasets(config, ("test",), group)
-    known: Any = model.metadata
+    known = store.metadata_of(model)
     if config.task == "reconstruction" and known.threshold is None:
         raise TrainingError(f"{folder / store.BEST} has no threshold, and the test set must not choose it")
     task = factory.build_task(config, data, known.threshold)

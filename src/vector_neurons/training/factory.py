@@ -125,7 +125,7 @@ def metadata(config: RunConfig, task: Task, data: Dataset) -> store.Metadata:
 
 def check_data(model: nn.Module, data: store.Metadata, where: Path) -> None:
     """Refuse data whose classes, their order, or whose split differ from those of the model's training."""
-    learned: Any = model.metadata
+    learned = store.metadata_of(model)
     for what, old, new in (
         ("classes", learned.classes, data.classes),
         ("categories", learned.categories, data.categories),
@@ -213,16 +213,20 @@ def _build_user_network(
     """Build a network of the user's, and record its reference and arguments, by which `store` can build it again."""
     call = f"{network.__name__}({', '.join([*map(str, sizes), *(f'{k}={v!r}' for k, v in options.items())])})"
     parameters = list(inspect.signature(network.__init__).parameters.values())[1 : 1 + len(sizes)]
-    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
-        raise TrainingError(f"{network.__name__}.__init__ takes *args: name its parameters, so that it can be rebuilt")
+    if any(parameter.kind in store.UNNAMED for parameter in parameters):
+        raise TrainingError(
+            f"{network.__name__}.__init__ takes *args or has a /: name its parameters to have it rebuilt"
+        )
     try:
         built = network(*sizes, **options)
     except Exception as error:
         raise TrainingError(f"{call} failed: {user_network.describe(error)}") from error
     if any(is_lazy(parameter) for parameter in built.parameters()):
         raise TrainingError(f"{call} has lazy layers: give their sizes, so that its weights can be loaded")
+    if not all(isinstance(value, Tensor) for value in built.state_dict().values()):
+        raise TrainingError(f"{call} has extra state: keep it in buffers, so that it can be saved")
     if not any(parameter.requires_grad for parameter in built.parameters()):
         raise TrainingError(f"{call} has no parameters to train")
     arguments: Any = dict(zip((parameter.name for parameter in parameters), sizes, strict=True)) | options
-    built.arguments, built.reference = arguments, reference
+    store.record(built, store.Origin(reference, arguments))
     return built
