@@ -43,6 +43,12 @@ def _floored(squares: Tensor) -> Tensor:
 def squared_norm(x: Vectors) -> Scalars:
     """Squared length of every vector, `(..., 3, C)` → `(..., C)`.
 
+    Shape:
+        - x: `(..., 3, C)`
+        - out: `(..., C)`
+
+    Invariant to O(D).
+
     >>> vn.nn.functional.squared_norm(torch.tensor([[3.0], [4.0], [0.0]])).item()
     25.0
     """
@@ -52,6 +58,12 @@ def squared_norm(x: Vectors) -> Scalars:
 
 def norm(x: Vectors) -> Scalars:
     """Length of every vector (the paper's ElementwiseNorm), with gradient 0 at zero vectors.
+
+    Shape:
+        - x: `(..., 3, C)`
+        - out: `(..., C)`
+
+    Invariant to O(D).
 
     >>> vn.nn.functional.norm(torch.tensor([[3.0], [4.0], [0.0]])).item()
     5.0
@@ -67,6 +79,12 @@ def linear(x: Vectors, weight: Float[Tensor, "*elements out channels"]) -> Float
         weight: `(out, in)`, or `(elements, out, in)` with one matrix per element of the axis before the vectors (the
             un-shared form).
 
+    Shape:
+        - x: `(..., 3, in)`
+        - out: `(..., 3, out)`
+
+    Equivariant to O(D), permutations and scaling.
+
     >>> vn.nn.functional.linear(torch.randn(10, 3, 4), torch.randn(8, 4)).shape
     torch.Size([10, 3, 8])
     """
@@ -75,6 +93,12 @@ def linear(x: Vectors, weight: Float[Tensor, "*elements out channels"]) -> Float
 
 def relu(q: Vectors, k: Directions) -> Vectors:
     """VN-ReLU: `q` where `⟨q, k⟩ ≥ 0`, else `q - ⟨q, k/‖k‖⟩ k/‖k‖`, its part in the plane orthogonal to `k`.
+
+    Shape:
+        - q, out: `(..., 3, C)`
+        - k: `(..., 3, C)` or `(..., 3, 1)`
+
+    Equivariant to O(D), permutations and scaling.
 
     >>> q, k = torch.tensor([[1.0], [-2.0], [0.0]]), torch.tensor([[0.0], [1.0], [0.0]])
     >>> vn.nn.functional.relu(q, k).flatten().tolist()
@@ -91,6 +115,12 @@ def leaky_relu(q: Vectors, k: Directions, negative_slope: float = 0.2, *, eps: f
         k: directions, `(..., 3, C)` or one for all channels, `(..., 3, 1)`.
         negative_slope: `s`.
         eps: added to `‖k‖²` as the authors' code does (1e-6), in place of the relative floor.
+
+    Shape:
+        - q, out: `(..., 3, C)`
+        - k: `(..., 3, C)` or `(..., 3, 1)`
+
+    Equivariant to O(D), permutations and scaling.
 
     >>> q, k = torch.tensor([[1.0], [-2.0], [0.0]]), torch.tensor([[0.0], [1.0], [0.0]])
     >>> vn.nn.functional.leaky_relu(q, k, 0.5).flatten().tolist()
@@ -112,6 +142,12 @@ def activation(q: Vectors, k: Directions, h: ScalarFunction, *, signed: bool = T
         h: acts on the signed coordinate `p = ⟨q, k/‖k‖⟩`, so that `h = relu` is VN-ReLU.
         signed: False is the supplement's form `h(‖q∥‖) q∥ / ‖q∥‖`, where `h` gets lengths only and ReLU does nothing.
 
+    Shape:
+        - q, out: `(..., 3, C)`
+        - k: `(..., 3, C)` or `(..., 3, 1)`
+
+    Equivariant to O(D) and permutations.
+
     >>> q, k = torch.tensor([[1.0], [-2.0], [0.0]]), torch.tensor([[0.0], [1.0], [0.0]])
     >>> vn.nn.functional.activation(q, k, torch.abs).flatten().tolist()
     [1.0, 2.0, 0.0]
@@ -125,6 +161,12 @@ def activation(q: Vectors, k: Directions, h: ScalarFunction, *, signed: bool = T
 
 def mean_pool(x: Float[Tensor, "... elements dim channels"], mask: Mask | None = None) -> Vectors:
     """Mean over the axis before the vectors: the points of a cloud, or the neighbors of a point.
+
+    Shape:
+        - x: `(B, ..., N, 3, C)`
+        - out: `(B, ..., 3, C)`
+
+    Equivariant to O(D) and scaling, invariant to permutations.
 
     >>> vn.nn.functional.mean_pool(torch.randn(2, 10, 3, 4)).shape
     torch.Size([2, 3, 4])
@@ -141,6 +183,12 @@ def max_pool(x: Float[Tensor, "... elements dim channels"], k: Directions, mask:
         x: features `(B, ..., N, 3, C)`.
         k: their directions, of the same shape.
         mask: `(B, N)`, True at points and False at padding.
+
+    Shape:
+        - x, k: `(B, ..., N, 3, C)`
+        - out: `(B, ..., 3, C)`
+
+    Equivariant to O(D) and scaling, invariant to permutations.
 
     >>> x = torch.randn(2, 10, 3, 4)
     >>> vn.nn.functional.max_pool(x, x).shape
@@ -178,6 +226,11 @@ def batch_norm(
         log: the supplement's form `x exp(N') / N` with `N' = normalize(log N)`, which cannot flip.
         eps: added to N as the authors' code does (1e-6).
 
+    Shape:
+        - x, out: `(B, ..., 3, C)`
+
+    Equivariant to O(D) and permutations.
+
     >>> vn.nn.functional.batch_norm(torch.randn(2, 10, 3, 4), torch.nn.BatchNorm1d(4)).shape
     torch.Size([2, 10, 3, 4])
     """
@@ -200,6 +253,11 @@ def layer_norm(
         eps: added to the variance, relative to the mean squared length.
         mask: `(B, N)`, True at points and False at padding.
 
+    Shape:
+        - x, out: `(..., 3, C)`
+
+    Equivariant to O(D) and permutations, invariant to scaling.
+
     >>> vn.nn.functional.layer_norm(torch.randn(2, 10, 3, 4)).shape
     torch.Size([2, 10, 3, 4])
     """
@@ -212,6 +270,11 @@ def instance_norm(
     """Normalize each channel over the elements of one sample (all axes between batch and vectors).
 
     Arguments as in `layer_norm`.
+
+    Shape:
+        - x, out: `(B, N, ..., 3, C)`
+
+    Equivariant to O(D) and permutations, invariant to scaling.
 
     >>> vn.nn.functional.instance_norm(torch.randn(2, 10, 3, 4)).shape
     torch.Size([2, 10, 3, 4])
@@ -244,6 +307,12 @@ def invariant_product(x: Vectors, frame: Frames) -> Float[Tensor, "... vectors c
         x: features `(..., 3, C)`.
         frame: the other vectors `(..., 3, F)`.
 
+    Shape:
+        - x: `(..., 3, C)`, frame: `(..., 3, F)`
+        - out: `(..., F, C)`
+
+    Invariant to O(D).
+
     >>> vn.nn.functional.invariant_product(torch.randn(10, 3, 4), torch.randn(10, 3, 2)).shape
     torch.Size([10, 2, 4])
     """
@@ -252,6 +321,12 @@ def invariant_product(x: Vectors, frame: Frames) -> Float[Tensor, "... vectors c
 
 def project_onto_frame(x: Vectors, frame: Frames) -> Float[Tensor, "... invariants"]:
     """VN-In: the coordinates of every vector in the frame `(..., 3, 3)`, `3 C` scalars, frame vector by frame vector.
+
+    Shape:
+        - x: `(..., 3, C)`, frame: `(..., 3, 3)`
+        - out: `(..., 3 C)`
+
+    Invariant to O(D).
 
     >>> vn.nn.functional.project_onto_frame(torch.randn(10, 3, 4), torch.randn(10, 3, 3)).shape
     torch.Size([10, 12])
@@ -268,6 +343,12 @@ def orthonormal_frame(x: Float[Tensor, "... dim 2"], *, eps: float = 0.0) -> Flo
     Args:
         x: two vectors `(..., 3, 2)`.
         eps: added to both lengths as the authors' code does (1e-6).
+
+    Shape:
+        - x: `(..., 3, 2)`
+        - out: `(..., 3, 3)`, three vectors as columns
+
+    Equivariant to SO(3), not to reflections.
 
     >>> vn.nn.functional.orthonormal_frame(torch.eye(3)[:, :2]).tolist()
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]

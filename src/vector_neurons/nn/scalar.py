@@ -25,17 +25,37 @@ from .norm import NoNorm
 
 
 def width(channels: int) -> int:
-    """Scalar neurons in place of `channels` scalars: all of them."""
+    """Number of scalar channels in place of `channels` scalar ones: all of them.
+
+    >>> vn.nn.scalar.width(1023)
+    1023
+    """
     return channels
 
 
 def lift(*clouds: Points) -> Float[Tensor, "*batch points channels"]:
-    """Make features of a cloud `(B, N, 3)` and further vectors of its points: their coordinates as channels."""
+    """Make features of a cloud `(B, N, 3)` and further vectors of its points: their coordinates as channels.
+
+    >>> vn.nn.scalar.lift(torch.zeros(2, 10, 3)).shape
+    torch.Size([2, 10, 3])
+    """
     return torch.cat(clouds, dim=-1)
 
 
 class Linear(nn.Module):
-    """An affine map; with `num_elements=N` one for each of the N elements of the axis before the channels."""
+    """An affine map; with `num_elements=N` one for each of the N elements of the axis before the channels.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(..., C)`
+        - out: `(..., C_out)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.Linear(6, 8)(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 8])
+    """
 
     def __init__(
         self, in_channels: int, out_channels: int, *, num_elements: int | None = None, bias: bool = True
@@ -65,7 +85,19 @@ class Linear(nn.Module):
 
 
 class LeakyReLU(nn.LeakyReLU):
-    """The ordinary leaky ReLU; `negative_slope=0` is ReLU."""
+    """The ordinary leaky ReLU; `negative_slope=0` is ReLU.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(..., C)`
+        - out: `(..., C)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.LeakyReLU(6)(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 6])
+    """
 
     def __init__(
         self, channels: int, *, negative_slope: float = 0.2, shared_direction: bool = False, eps: float | None = None
@@ -79,7 +111,19 @@ class LeakyReLU(nn.LeakyReLU):
 
 
 class Activation(nn.Module):
-    """Any scalar function, applied to every neuron."""
+    """Any scalar function, applied to every neuron.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(..., C)`
+        - out: `(..., C)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.Activation(6, torch.tanh)(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 6])
+    """
 
     def __init__(
         self,
@@ -97,7 +141,19 @@ class Activation(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """Batch norm over every axis but the channels, at any rank."""
+    """Batch norm over every axis but the channels, at any rank.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(..., C)`
+        - out: `(..., C)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.BatchNorm(6)(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 6])
+    """
 
     def __init__(
         self,
@@ -117,7 +173,19 @@ class BatchNorm(nn.Module):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer norm over the channels of each element."""
+    """Layer norm over the channels of each element.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(..., C)`
+        - out: `(..., C)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.LayerNorm(6)(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 6])
+    """
 
     def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
         super().__init__(channels, eps=eps)
@@ -127,7 +195,19 @@ class LayerNorm(nn.LayerNorm):
 
 
 class InstanceNorm(nn.Module):
-    """Each sample's channels get mean 0 and variance 1 over the elements (all axes between batch and channels)."""
+    """Each sample's channels get mean 0 and variance 1 over the elements (all axes between batch and channels).
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(B, N, C)`
+        - out: `(..., C)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.InstanceNorm(6)(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 6])
+    """
 
     def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
         super().__init__()
@@ -153,7 +233,19 @@ NORMS: dict[Norm, Callable[[int], nn.Module]] = {
 
 
 class Block(nn.Module):
-    """Linear → norm → non-linearity."""
+    """Linear → norm → non-linearity.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(..., C)`
+        - out: `(..., C_out)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.Block(6, 8)(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 8])
+    """
 
     def __init__(
         self,
@@ -183,20 +275,56 @@ class Block(nn.Module):
 
 
 class MLP(MLPBase):
-    """Blocks from width to width, and a plain linear map to the last."""
+    """Blocks from width to width, and a plain linear map to the last.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(..., C)`
+        - out: `(..., C_out)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.MLP([6, 16, 8])(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 8])
+    """
 
     linear, block = Linear, Block
 
 
 class Dropout(nn.Dropout):
-    """The ordinary dropout."""
+    """The ordinary dropout.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(..., C)`
+        - out: `(..., C)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.Dropout()(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 6])
+    """
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__(p)
 
 
 class MeanPool(nn.Module):
-    """Mean over the axis before the channels: points of a cloud (global) or neighbors of a point (local)."""
+    """Mean over the axis before the channels: points of a cloud (global) or neighbors of a point (local).
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(B, N, C)`
+        - out: `(B, ..., C)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.MeanPool()(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 6])
+    """
 
     def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
         check_scalars(self, x, None, rank=3)
@@ -209,7 +337,19 @@ def block_pool(block: nn.Module, pool: nn.Module, x: Scalars, mask: Mask | None 
 
 
 class MaxPool(nn.Module):
-    """Maximum over the axis before the channels."""
+    """Maximum over the axis before the channels.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(B, N, C)`
+        - out: `(B, ..., C)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.MaxPool(6)(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 6])
+    """
 
     def __init__(self, channels: int, *, num_elements: int | None = None) -> None:
         super().__init__()
@@ -227,6 +367,17 @@ class EdgeConv(EdgeConvBase):
     """DGCNN's edge convolution: `Block` on `[x_m - x_n, x_n]` of every edge, pooled over the neighbors m of n.
 
     `cross` takes the channels for coordinates of vectors, three by three, and adds their products `x_m × x_n`.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(B, N, C)`
+        - out: `(..., C_out)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.EdgeConv(6, 8, k=4)(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 8])
     """
 
     block, pools = Block, POOLS
@@ -244,7 +395,19 @@ class EdgeConv(EdgeConvBase):
 
 
 class Invariant(nn.Module):
-    """The identity: scalar features have no frame. With `pool` the maximum and the mean over points."""
+    """The identity: scalar features have no frame. With `pool` the maximum and the mean over points.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(..., C)`
+        - out: `(..., C)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.Invariant(6)(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 6])
+    """
 
     def __init__(
         self,
