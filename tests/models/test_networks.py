@@ -7,6 +7,7 @@ from vector_neurons import kernels, knn
 from vector_neurons.models import (
     DGCNN,
     DGCNNSegmenter,
+    FrameNet,
     Inputs,
     LayerOptions,
     PointNet,
@@ -16,7 +17,7 @@ from vector_neurons.models import (
 from vector_neurons.nn import KITS
 from vector_neurons.testing import equivariance_error
 
-CLASSIFIERS = [DGCNN, PointNet, VNTransformer]
+CLASSIFIERS = [DGCNN, PointNet, VNTransformer, FrameNet]
 SEGMENTERS = [DGCNNSegmenter, PointNetSegmenter]
 NETWORKS = [*CLASSIFIERS, *SEGMENTERS]
 # The paper's shapes, a tenth of the width: what holds for these holds for those.
@@ -24,6 +25,7 @@ SMALL = {
     DGCNN: {"classes": 5, "k": 8, "widths": (12, 12, 24, 24), "embedding": 48, "hidden": (32, 16)},
     PointNet: {"classes": 5, "k": 8, "widths": ((12,), (24,)), "embedding": 48, "hidden": (32, 16)},
     VNTransformer: {"classes": 5, "k": 8, "width": 48, "heads": 4, "depth": 2, "hidden": 32},
+    FrameNet: {"classes": 5, "k": 8, "k_last": 3, "width": 16, "hidden": 32},
     DGCNNSegmenter: {"parts": 7, "categories": 3, "k": 8, "widths": ((12, 12), (12, 12), (12,)), "embedding": 48},
     PointNetSegmenter: {"parts": 7, "categories": 3, "k": 8, "widths": ((12, 24, 24), (36,)), "embedding": 48},
 }
@@ -202,8 +204,9 @@ def test_encode(network):
     kind = ("vectors", "frames", "scalars")
     assert equivariance_error(module.encode, points, "points", kind) <= 1e-10
     features, frame, descriptor = module.encode(points)
-    assert features.shape[:3] == (2, 64, 3)
-    assert frame.shape == (2, 64, 3, 3)
+    elements = 8 if network is FrameNet else 64  # its last centers
+    assert features.shape[:3] == (2, elements, 3)
+    assert frame.shape == (2, elements, 3, 3)
     torch.testing.assert_close(module.head(descriptor), module(points))
 
 
@@ -296,7 +299,9 @@ def test_further_inputs_of_the_wrong_shape_are_explained():
 def test_every_parameter_that_trains_gets_a_gradient():
     """What distributed training waits for."""
     for network in NETWORKS:
-        module = small(network, **({} if network is VNTransformer else {"layers": LayerOptions(pool="max")})).train()
+        module = small(
+            network, **({} if network in (VNTransformer, FrameNet) else {"layers": LayerOptions(pool="max")})
+        ).train()
         module(*inputs_for(network, clouds(2, 40, 3))).square().sum().backward()
         missing = [name for name, p in module.named_parameters() if p.requires_grad and p.grad is None]
         assert not missing, f"{network.__name__}: {missing}"
@@ -322,10 +327,11 @@ def test_a_batch_without_clouds(network, neurons, body):
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's own attention
 @every_classifier
 def test_networks_under_vmap(network):
-    model, points = small(network), clouds(3, 2, 24, 3)
+    factor = 3 if network is FrameNet else 1  # it has fewer centers than points
+    model, points = small(network), clouds(3, 2, 24 * factor, 3)
     together = torch.func.vmap(model)(points)
     assert (together - torch.stack([model(x) for x in points])).abs().max() < 1e-10
-    lengths = torch.tensor([[24, 20], [9, 24], [24, 24]])
+    lengths = factor * torch.tensor([[24, 20], [9, 24], [24, 24]])
     together = torch.func.vmap(lambda x, n: model(x, lengths=n))(points, lengths)
     assert (
         together - torch.stack([model(x, lengths=n) for x, n in zip(points, lengths, strict=True)])

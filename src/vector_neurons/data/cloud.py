@@ -134,7 +134,9 @@ class Dataset(ABC):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> Cloud:
+    def __getitem__(self, index: int | slice) -> Cloud:
+        if isinstance(index, slice):
+            return self.batch(torch.arange(len(self))[index])
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is out of range: {self.name} has {len(self)} clouds")
         return self.batch(torch.tensor([index % len(self)])).map(lambda x: x[0])

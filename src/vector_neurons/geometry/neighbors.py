@@ -7,6 +7,7 @@ above that rounding. Ties go to the point nearer the origin, which depends neith
 points; among points equally near, the lower index wins.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,7 +61,10 @@ def _knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tensor:
     available = fewest if include_self else fewest - 1
     if not 1 <= k <= available:
         others = "" if include_self else " other"
-        raise ValueError(f"k={k} neighbors in a cloud with {available}{others} points: need 1 <= k <= {available}")
+        hint = "; is this cloud (B, 3, N)? pass points.mT" if points == 3 and x.shape[2] > 3 else ""
+        raise ValueError(
+            f"k={k} neighbors in a cloud with {available}{others} points: need 1 <= k <= {available}{hint}"
+        )
     present = x if mask is None else x.where(mask.unsqueeze(-1), 0)
     x = x * power_of_two(present, (1, 2))  # the same neighbors, and squares in range
     order = canonical_order(x, mask)
@@ -97,13 +101,15 @@ def _shape_of_knn(x: Tensor, k: int, include_self: bool, mask: Tensor | None) ->
     return x.new_empty((x.shape[0], x.shape[1], k), dtype=torch.int64)
 
 
+def flatten_vmapped(size: int, y: Tensor, dim: int | None) -> Tensor:
+    """The batch axis with the axis of vmap, of this size, in front of it."""
+    return (y.expand(size, *y.shape) if dim is None else y.movedim(dim, 0)).flatten(0, 1)
+
+
 def _knn_vmap(
     info: Any, dims: tuple[int | None, ...], x: Tensor, k: int, include_self: bool, mask: Tensor | None
 ) -> tuple[Tensor, int]:
-    def flat(y: Tensor, dim: int | None) -> Tensor:
-        y = y.expand(info.batch_size, *y.shape) if dim is None else y.movedim(dim, 0)
-        return y.flatten(0, 1)
-
+    flat = partial(flatten_vmapped, info.batch_size)
     found = _knn(flat(x, dims[0]), k, include_self, None if mask is None else flat(mask, dims[3]))
     return torch.unflatten(found, 0, (info.batch_size, found.shape[0] // info.batch_size)), 0
 

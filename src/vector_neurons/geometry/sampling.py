@@ -1,11 +1,14 @@
 """Center, scale, add noise to and subsample point clouds."""
 
+from functools import partial
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..typing import Points
-from .neighbors import canonical_order, detached_float, lengths, tie_tolerance
+from ..typing import Mask, Points
+from .neighbors import canonical_order, detached_float, flatten_vmapped, lengths, tie_tolerance
 from .scale import power_of_two
 
 
@@ -90,11 +93,23 @@ def noise(
     return points + shift.to(points.device)
 
 
-def farthest_points(x: Float[Tensor, "batch points dim"], n: int) -> Int[Tensor, "batch n"]:
-    """Indices `(B, n)` of a farthest-point sample of `(B, N, 3)`: each next point is farthest from those before.
+def farthest_points(
+    x: Float[Tensor, "batch points dim"], n: int, *, mask: Mask | None = None
+) -> Int[Tensor, "batch n"]:
+    """Indices of a farthest-point sample: each next point is farthest from those before.
 
     It starts at the point farthest from the mean and breaks ties as `knn` does, so the choice does not depend on the
-    pose.
+    pose. The first m indices are a farthest-point sample of m points.
+
+    Args:
+        x: clouds.
+        n: number of points to choose.
+        mask: True at points and False at padding, which is chosen after all points.
+
+    Shape:
+        - x: `(B, N, 3)`
+        - mask: `(B, N)`
+        - out: `(B, n)`
 
     >>> vn.geometry.sampling.farthest_points(torch.tensor([[[0.0], [1.0], [2.0], [9.0]]]), 2).tolist()
     [[3, 0]]
@@ -103,13 +118,24 @@ def farthest_points(x: Float[Tensor, "batch points dim"], n: int) -> Int[Tensor,
         raise ValueError(f"farthest_points needs (batch, points, dim), got {tuple(x.shape)}")
     if not 1 <= n <= x.shape[1]:
         raise ValueError(f"n={n} points of a cloud with {x.shape[1]}: need 1 <= n <= {x.shape[1]}")
-    x = detached_float(x)
-    x = x * power_of_two(x, (1, 2))
-    order = canonical_order(x)
+    return torch.ops.vector_neurons.farthest_points(detached_float(x), n, mask)
+
+
+def _farthest_points(x: Tensor, n: int, mask: Tensor | None) -> Tensor:
+    if not x.numel():
+        return x.new_zeros(x.shape[0], n, dtype=torch.int64)
+    x = x * power_of_two(x if mask is None else x.where(mask.unsqueeze(-1), 0), (1, 2))
+    order = canonical_order(x, mask)
     x = x.gather(1, order.unsqueeze(-1).expand_as(x))
+    if mask is not None:  # padding comes last in this order
+        mask = mask.gather(1, order)
+        x = x.where(mask.unsqueeze(-1), 0)
     tolerance = tie_tolerance(x.dtype) * lengths(x).amax(1)
-    distance = lengths(x - x.mean(1, keepdim=True)).squeeze(-1)
+    mean = x.mean(1, keepdim=True) if mask is None else x.sum(1, keepdim=True) / mask.sum(1).view(-1, 1, 1)
+    distance = lengths(x - mean).squeeze(-1)
     nearest = torch.full_like(distance, torch.inf)
+    if mask is not None:
+        distance, nearest = (y.masked_fill(~mask, -torch.inf) for y in (distance, nearest))
     every = torch.arange(x.shape[0], device=x.device)
     chosen = []
     for _ in range(n):
@@ -120,6 +146,26 @@ def farthest_points(x: Float[Tensor, "batch points dim"], n: int) -> Int[Tensor,
         nearest[every, pick] = -torch.inf  # a chosen point is never chosen again, not even among duplicates
         distance = nearest
     return order.gather(1, torch.stack(chosen, dim=-1))
+
+
+def _shape_of_farthest_points(x: Tensor, n: int, mask: Tensor | None) -> Tensor:
+    return x.new_empty((x.shape[0], n), dtype=torch.int64)
+
+
+def _farthest_points_vmap(
+    info: Any, dims: tuple[int | None, ...], x: Tensor, n: int, mask: Tensor | None
+) -> tuple[Tensor, int]:
+    flat = partial(flatten_vmapped, info.batch_size)
+    found = _farthest_points(flat(x, dims[0]), n, None if mask is None else flat(mask, dims[2]))
+    return torch.unflatten(found, 0, (info.batch_size, found.shape[0] // info.batch_size)), 0
+
+
+# An opaque operator, as in `neighbors`: its loop stays out of compiled and exported graphs.
+if not hasattr(torch.ops.vector_neurons, "farthest_points"):
+    torch.library.define("vector_neurons::farthest_points", "(Tensor x, int n, Tensor? mask) -> Tensor")
+    torch.library.impl("vector_neurons::farthest_points", "default", _farthest_points)
+    torch.library.register_fake("vector_neurons::farthest_points", _shape_of_farthest_points)
+    torch.library.register_vmap("vector_neurons::farthest_points", _farthest_points_vmap)
 
 
 __all__ = ["ball", "box", "center", "farthest_points", "noise", "unit_ball", "unit_cube"]

@@ -32,7 +32,8 @@ def sample(
     areas = cross.norm(dim=-1)
     total = areas.sum()
     if not total > 0:
-        raise MeshError(f"a mesh of {len(mesh.faces):,} faces has no area to sample from")
+        hint = "" if len(mesh.faces) else ": it is a point cloud, whose points are its vertices"
+        raise MeshError(f"a mesh of {len(mesh.faces):,} faces has no area to sample from{hint}")
     u = torch.rand(n, 3, dtype=torch.float64, generator=generator)
     cumulative = areas.cumsum(0)
     face = torch.searchsorted(cumulative, u[:, 0] * cumulative[-1], right=True).clamp_(max=len(areas) - 1)

@@ -2,13 +2,14 @@
 
 from .base import Encoding, Inputs, LayerOptions, Model
 from .dgcnn import DGCNN, DGCNNSegmenter
+from .hierarchy import FrameNet
 from .occupancy import OccupancyNetwork
 from .pointnet import PointNet, PointNetSegmenter
 from .transformer import VNTransformer
 
 MODELS: dict[str, type[Model]] = {
     model.__name__: model
-    for model in (PointNet, PointNetSegmenter, DGCNN, DGCNNSegmenter, VNTransformer, OccupancyNetwork)
+    for model in (PointNet, PointNetSegmenter, DGCNN, DGCNNSegmenter, VNTransformer, FrameNet, OccupancyNetwork)
 }
 
 from . import reference, store  # noqa: E402 - they use MODELS
@@ -19,6 +20,7 @@ __all__ = [
     "MODELS",
     "DGCNNSegmenter",
     "Encoding",
+    "FrameNet",
     "Inputs",
     "LayerOptions",
     "Metadata",

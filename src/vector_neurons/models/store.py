@@ -163,6 +163,8 @@ def write(model: nn.Module, folder: Path, metadata: Metadata | None = None) -> N
     if extra := [key for key, value in state.items() if not isinstance(value, torch.Tensor)]:
         raise StoreError(f"cannot save a {name}: its state has more than tensors ({extra[0]}); use buffers")
     metadata = metadata or origin.metadata or Metadata()
+    if not isinstance(metadata, Metadata):
+        raise StoreError(f"metadata must be a vector_neurons.models.Metadata, got a {type(metadata).__name__}")
     try:
         metadata.check()
     except ValueError as error:

@@ -3,9 +3,9 @@
 from types import ModuleType
 
 from ..typing import Neurons
-from . import functional, scalar, vector
+from . import functional, hybrid, scalar, vector
 from ._range import RangeError
 
 KITS: dict[Neurons, ModuleType] = {"vector": vector, "scalar": scalar}
 
-__all__ = ["KITS", "RangeError", "functional", "scalar", "vector"]
+__all__ = ["KITS", "RangeError", "functional", "hybrid", "scalar", "vector"]

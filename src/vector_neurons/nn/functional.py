@@ -334,6 +334,31 @@ def project_onto_frame(x: Vectors, frame: Frames) -> Float[Tensor, "... invarian
     return invariant_product(x, frame).flatten(-2)
 
 
+def soft_unit(x: Vectors, *, floor: float, mask: Mask | None = None) -> Vectors:
+    """Vectors of about unit length, `x / sqrt(‖x‖² + floor² L²)` with the RMS length L of the sample.
+
+    A vector much shorter than `floor` of the others is shortened, not normalized: its direction would be rounding.
+
+    Args:
+        x: features.
+        floor: relative length at which a vector is shortened to 0.7.
+        mask: `(B, N)`, True at points and False at padding.
+
+    Shape:
+        - x, out: `(B, ..., 3, C)`
+
+    Equivariant to O(D) and permutations, invariant to scaling.
+
+    >>> x = torch.tensor([[[3.0, 0.0], [4.0, 0.0], [0.0, 0.0]]])
+    >>> vn.nn.functional.norm(vn.nn.functional.soft_unit(x, floor=1e-3)).round(decimals=3).tolist()
+    [[1.0, 0.0]]
+    """
+    wide = _wide(x)
+    squares = squared_norm(wide).unsqueeze(-2)
+    typical = masked_mean(squares, list(range(1, x.ndim)), mask)
+    return (wide * _positive(squares + floor**2 * typical).rsqrt()).to(x.dtype)
+
+
 def orthonormal_frame(x: Float[Tensor, "... dim 2"], *, eps: float = 0.0) -> Float[Tensor, "... 3 3"]:
     """Right-handed orthonormal frame from two vectors, by Gram-Schmidt and their cross product (SO(3), not O(3)).
 
@@ -379,5 +404,6 @@ __all__ = [
     "orthonormal_frame",
     "project_onto_frame",
     "relu",
+    "soft_unit",
     "squared_norm",
 ]

@@ -12,6 +12,8 @@ from . import functional as VF
 from ._checks import check_vectors
 from ._factored import ConcatMean, EdgeInput
 
+MAX_DIM = 8  # three points in more dimensions than this are taken for a cloud (B, 3, N)
+
 
 def width(channels: int) -> int:
     """Number of vector channels in place of `channels` scalar ones: a third, as in the paper.
@@ -37,6 +39,9 @@ def lift(*clouds: Points) -> Float[Tensor, "*batch points dim channels"]:
     >>> vn.lift(torch.zeros(2, 10, 3)).shape
     torch.Size([2, 10, 3, 1])
     """
+    shape = clouds[0].shape
+    if len(shape) > 1 and shape[-2] == 3 and shape[-1] > MAX_DIM:
+        raise ValueError(f"lift takes clouds (B, N, 3), got {tuple(shape)}: pass points.mT")
     return torch.stack(clouds, dim=-1)
 
 

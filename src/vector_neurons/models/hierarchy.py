@@ -1,0 +1,148 @@
+"""A hierarchical network on scalars and vectors: centers express their neighbors in learned local frames."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..geometry.neighbors import gather, knn
+from ..geometry.sampling import farthest_points
+from ..nn import functional as VF
+from ..nn import scalar
+from ..nn._masked import masked_max, masked_mean
+from ..nn.head import Head
+from ..nn.hybrid import Features, FixedFrame, Frame, FrameConv, HybridBlock, rms_length
+from ..nn.linear import lift
+from ..typing import Mask, Neurons
+from .base import Classifier, Encoding, Inputs, inputs_of, lift_all
+
+NEGATIVE_SLOPE = 0.1
+NESTED = (1, 2, 4)  # the stem averages offsets over all, half and a quarter of the nearest neighbors
+
+
+class Level(nn.Module):
+    """A `FrameConv` at fewer centers, and a `HybridBlock` that also gets their positions."""
+
+    def __init__(
+        self, in_channels: tuple[int, int], out_channels: tuple[int, int], hidden: int, **options: Any
+    ) -> None:
+        super().__init__()
+        self.conv = FrameConv(in_channels, out_channels, hidden=hidden, negative_slope=NEGATIVE_SLOPE, **options)
+        scalars, vectors = out_channels
+        self.block = HybridBlock((scalars, vectors + 1), out_channels, negative_slope=NEGATIVE_SLOPE, **options)
+
+    def forward(self, points: Tensor, x: Features, neighbors: Tensor, mask: Mask | None) -> Features:
+        """Compute features at the centers, which are the first neighbors."""
+        s, v = self.conv(points, x, neighbors, mask)
+        position = gather(points, neighbors[..., :1]).mT
+        return self.block(Features(s, torch.cat([v, position], dim=-1)), mask)
+
+
+class FrameNet(Classifier):
+    """Hierarchical classifier with scalars beside vectors, which learns several times faster than VN-DGCNN.
+
+    Three levels of `FrameConv`: at half of the points, at an eighth, and among these again; centers are a
+    farthest-point sample. Then one frame of the whole cloud, a pool over centers, and a head. Clouds are centered and
+    scaled to unit RMS radius first.
+
+    Args:
+        classes: number of logits.
+        neurons: `"vector"`, or `"scalar"` for the same network with the axes of space in place of learned frames.
+        k: neighbors per center in the first two levels.
+        k_last: neighbors per center in the third level, which has an eighth of the points.
+        width: scalars of the first level; vectors are a quarter of it, and both grow with the level.
+        hidden: width of the head.
+        dropout: of the head.
+        orthonormal: use orthonormal frames, which tell mirror images apart.
+        inputs: further vectors (normals) and scalars (colors) of each point.
+
+    Shape:
+        - points: `(B, N, 3)`
+        - vectors: `(B, N, 3, inputs.vectors)`, scalars: `(B, N, inputs.scalars)`
+        - lengths: `(B,)`, the number of points of each cloud, where clouds are padded to N
+        - out: `(B, classes)`
+
+    Vector neurons: invariant to O(3) (with `orthonormal` to SO(3) only), translations, scaling and permutations.
+
+    >>> vn.models.FrameNet(10, k=8, width=16)(torch.randn(2, 128, 3)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        classes: int = 40,
+        *,
+        neurons: Neurons = "vector",
+        k: int = 20,
+        k_last: int = 12,
+        width: int = 64,
+        hidden: int = 256,
+        dropout: float = 0.5,
+        orthonormal: bool = False,
+        inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - immutable
+    ) -> None:
+        super().__init__()
+        if neurons not in ("vector", "scalar"):
+            raise ValueError(f'unknown neurons {neurons!r}: choose "vector" or "scalar"')
+        self.k, self.k_last, self.inputs, v = k, k_last, inputs_of(inputs), width // 4
+        options: dict[str, Any] = {"orthonormal": orthonormal, "fixed": neurons == "scalar"}
+        channels = (self.inputs.scalars, len(NESTED) + 1 + self.inputs.vectors)
+        self.levels = nn.ModuleList()
+        widths = ((width // 2, width, v), (3 * width // 2, 2 * width, 2 * v), (2 * width, 4 * width, 2 * v))
+        for middle, *out in widths:
+            self.levels.append(Level(channels, (out[0], out[1]), middle, **options))
+            channels = (out[0], out[1])
+        scalars, vectors = channels
+        self.frame = FixedFrame() if neurons == "scalar" else Frame(vectors, orthonormal=orthonormal)
+        self.embed = scalar.Block(scalars + 3 * (vectors + 1), 8 * width, negative_slope=NEGATIVE_SLOPE)
+        self.head = Head(
+            [16 * width, hidden, classes], dropout=[dropout], bias=[False, True], negative_slope=NEGATIVE_SLOPE
+        )
+
+    def encode_masked(
+        self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
+    ) -> Encoding:
+        points = points - masked_mean(points, [1], mask)
+        points = points / rms_length(points.unsqueeze(2), mask).squeeze(1)
+        points = points if mask is None else points.where(mask.unsqueeze(-1), 0)
+        neighbors = knn(points, self.k, mask=mask)
+        x = self.stem(points, vectors, scalars, neighbors, mask)
+        half, eighth = -(-points.shape[1] // 2), -(-points.shape[1] // 8)
+        centers = farthest_points(points, half, mask=mask)
+        one, two, three = self.levels
+        masks = [None if mask is None else _first(-(-mask.sum(1) // n), m) for n, m in ((2, half), (8, eighth))]
+        at_centers = neighbors.gather(1, centers.unsqueeze(-1).expand(-1, -1, self.k))
+        x = one(points, x, at_centers, masks[0])
+        points = gather(points, centers.unsqueeze(-1)).squeeze(2)
+        # The sample begins with a sample of fewer points, so the first centers are those of the next level.
+        x = two(points, x, knn(points, self.k, mask=masks[0])[:, :eighth], masks[1])
+        points = points[:, :eighth]
+        x = three(points, x, knn(points, self.k_last, mask=masks[1]), masks[1])
+        v = torch.cat([x.vectors, points.unsqueeze(-1)], dim=-1)
+        frame = self.frame(masked_mean(x.vectors, [1], masks[1]))
+        seen = VF.project_onto_frame(v, frame.expand(-1, v.shape[1], -1, -1))
+        h = self.embed(torch.cat([x.scalars, seen], dim=-1), masks[1])
+        descriptor = torch.cat([masked_max(h, masks[1]), masked_mean(h, [1], masks[1]).squeeze(1)], dim=-1)
+        if isinstance(self.frame, FixedFrame):
+            return Encoding(x.scalars, None, descriptor)
+        return Encoding(x.vectors, frame.expand(-1, v.shape[1], -1, -1), descriptor)
+
+    def stem(
+        self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, neighbors: Tensor, mask: Mask | None
+    ) -> Features:
+        """Vectors of every point: means of the offsets to nested sets of neighbors, its position, further inputs."""
+        offset = gather(points, neighbors) - points.unsqueeze(2)
+        offset = offset / rms_length(offset, mask)
+        means = [offset[:, :, : max(2, self.k // n)].mean(2).unsqueeze(-1) for n in NESTED]
+        lifted = lift_all(lift, points, vectors, self.inputs)
+        given = 0 if scalars is None else scalars.shape[-1]
+        if given != self.inputs.scalars:
+            raise ValueError(f"the network was built for {self.inputs.scalars} scalars per point, got {given}")
+        s = points.new_zeros(*points.shape[:2], 0) if scalars is None else scalars
+        return Features(s, torch.cat([*means, lifted], dim=-1))
+
+
+def _first(counts: Tensor, points: int) -> Tensor:
+    """A mask that is True at the first `counts[b]` points of cloud b."""
+    return torch.arange(points, device=counts.device) < counts.unsqueeze(-1)
