@@ -27,8 +27,8 @@ def together(*arguments):
 
 
 # Plain descent: AdamW's first steps have the sign of a gradient, be it as small as a rounding error.
-FLAGS = "--size 84 --epochs 1 --points 64 --pool 64 --k 8 --batch-size 14 --widths 12 24 --embedding 48 --hidden 16"
-FLAGS += " --dropout 0 --optimizer sgd --lr 0.01 --ema 0.9 --threads 1"
+FLAGS = "--size 84 --epochs 1 --points 64 --stored-points 64 --k 8 --batch-size 14 --widths 12 24 --embedding 48"
+FLAGS += " --hidden 16 --dropout 0 --optimizer sgd --lr 0.01 --ema 0.9 --threads 1"
 
 
 def test_two_processes_have_the_losses_and_numbers_of_one(tmp_path):

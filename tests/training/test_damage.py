@@ -296,7 +296,7 @@ def test_a_damaged_config_is_one_line(run, content):
     ("changes", "why"),
     [
         ({"threads": 100_000}, "--threads takes 1 to 1,024"),
-        ({"points": 10**8, "pool": 10**8, "size": 1}, "--points takes 1 to 1,048,576"),
+        ({"points": 10**8, "stored_points": 10**8, "size": 1}, "--points takes 1 to 1,048,576"),
         ({"size": 2 * 10**9}, "more than the 134,217,728 points that are kept"),
         ({"widths": (10**8, 12)}, "--widths takes 3 to 65,536"),
         ({"widths": ()}, "--widths takes 1 to 64 layers"),

@@ -71,26 +71,28 @@ class InMemory(Dataset):
 def open_dataset(config: DataConfig, split: str) -> Dataset:
     """Open a split of the data: "train", "val" or "test"."""
     train = split == "train"
-    near = config.near if train else 0.0
+    near = config.near_fraction if train else 0.0
     if config.data == "shapes":
         queries = 0 if not config.queries else QUERY_POOL * config.queries if train else SHAPES_QUERIES[split]
-        return InMemory(Shapes(split, size=shapes_size(config, split), points=config.pool, queries=queries, near=near))
+        return InMemory(
+            Shapes(split, size=shapes_size(config, split), points=config.stored_points, queries=queries, near=near)
+        )
     if config.data == "occupancy":
-        data = InMemory(Occupancy(split, config.data_root, points=config.pool, queries=None, near=near))
+        data = InMemory(Occupancy(split, config.data_root, points=config.stored_points, queries=None, near=near))
         known = 0 if data.clouds.queries is None else data.clouds.queries.shape[1]
         if known < config.queries:
             raise DataError(f"the pack has {known:,} queries of a shape, fewer than --queries {config.queries:,}")
         return data
     if config.data == "modelnet40":
-        return ModelNet40(split, config.data_root, points=config.pool)
+        return ModelNet40(split, config.data_root, points=config.stored_points)
     if config.data == "shapenet-part":
-        return ShapeNetPart(split, config.data_root, points=config.pool)
+        return ShapeNetPart(split, config.data_root, points=config.stored_points)
     return Folder(
         config.folder,
         split,
         config.data_root,
         pack=config.pack,
-        points=config.pool,
+        points=config.stored_points,
         up=config.up,
         drop_nan=config.drop_nan,
     )

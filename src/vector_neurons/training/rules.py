@@ -51,11 +51,14 @@ def _data_rules(config: RunConfig) -> Violations:
         ),
         (data.data != "shapes" and data.size is not None, "--size belongs to --data shapes"),
         (
-            (data.size or 0) * data.pool > MAX_STORED_POINTS,
-            f"--size {data.size} clouds of --pool {data.pool} points are more than the {MAX_STORED_POINTS:,} points "
-            "that are kept in memory",
+            (data.size or 0) * data.stored_points > MAX_STORED_POINTS,
+            f"--size {data.size} clouds of --stored-points {data.stored_points} are more than the "
+            f"{MAX_STORED_POINTS:,} points that are kept in memory",
         ),
-        (data.points > data.pool, f"--points {data.points} are more than the --pool of {data.pool}"),
+        (
+            data.points > data.stored_points,
+            f"--points {data.points} are more than --stored-points {data.stored_points}",
+        ),
     ]
 
 
