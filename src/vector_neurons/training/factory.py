@@ -37,9 +37,8 @@ NETWORKS: dict[tuple[TaskName, str], type[nn.Module]] = {
     ("reconstruction", "dgcnn"): OccupancyNetwork,
     ("reconstruction", "pointnet"): OccupancyNetwork,
 }
-# Options of NetworkConfig that are fields of LayerOptions, and the networks that take these.
+# Options of NetworkConfig that are fields of LayerOptions, for networks that take these as `layers`.
 LAYER_OPTIONS = {"direction": "direction", "pooling": "pool", "frame": "frame", "mean": "mean"}
-TAKE_LAYER_OPTIONS = (DGCNN, PointNet, DGCNNSegmenter, PointNetSegmenter)
 # Options of NetworkConfig whose constructor argument has another name.
 ARGUMENTS: dict[type[nn.Module], dict[str, str]] = {
     VNTransformer: {"embedding": "width"},
@@ -51,7 +50,7 @@ ARGUMENTS: dict[type[nn.Module], dict[str, str]] = {
 }
 QUERY_POOL = 4  # of shapes, training samples its query points from so many times as many
 SHAPES_QUERIES = {"val": 4096, "test": 8192}  # uniform query points per shape
-TRAIN_CLOUDS_PER_CLOUD = {"train": 1, "val": 10, "test": 5}  # of shapes
+SHAPES_SIZE_DIVISOR = {"train": 1, "val": 10, "test": 5}  # --size counts the training clouds of shapes
 
 
 class InMemory(Dataset):
@@ -100,7 +99,7 @@ def open_dataset(config: DataConfig, split: str) -> Dataset:
 
 def shapes_size(config: DataConfig, split: str) -> int | None:
     """Number of clouds in a split of shapes; None is the default of the data set."""
-    return None if config.size is None else max(1, config.size // TRAIN_CLOUDS_PER_CLOUD[split])
+    return None if config.size is None else max(1, config.size // SHAPES_SIZE_DIVISOR[split])
 
 
 def build_task(config: RunConfig, data: Dataset, threshold: float | None = None) -> Task:
@@ -174,7 +173,7 @@ def network_options(config: NetworkConfig, network: type[nn.Module]) -> dict[str
     names = [one.name for one in fields(config) if one.name != "model"]
     changed = {name: x for name in names if (x := getattr(config, name)) != getattr(NetworkConfig(), name)}
     layers: dict[str, Any] = {}
-    if network in TAKE_LAYER_OPTIONS:
+    if "layers" in parameters and isinstance(parameters["layers"].default, LayerOptions):
         layers = {field: changed.pop(name) for name, field in LAYER_OPTIONS.items() if name in changed}
     refused = [
         f"--{name.replace('_', '-')}"
