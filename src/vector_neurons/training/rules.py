@@ -15,8 +15,13 @@ MAX_LAYERS = 64
 Violations = list[tuple[bool, str]]  # whether a rule is violated, and the message if so
 
 
-def check(config: RunConfig, processes: int = 1) -> None:
+def check(config: RunConfig, processes: int = 1, *, execute: bool = True) -> None:
     """Refuse a configuration that cannot work; the message is one line.
+
+    Args:
+        config: configuration to check.
+        processes: number of processes that share a batch.
+        execute: import the file of a user's network, which executes it, to check its class as well.
 
     >>> vn.training.check(vn.training.RunConfig("classification"))
     """
@@ -27,6 +32,8 @@ def check(config: RunConfig, processes: int = 1) -> None:
     for violated, message in violations:
         if violated:
             raise ConfigError(message)
+    if is_user_network(config.network.model) and not execute:
+        return
     network = network_class(config)
     network_options(config.network, network)
     k, fewest = _neighbors(config, network), config.recipe.early_points or config.data.points
