@@ -19,7 +19,7 @@ import torch
 from vector_neurons import kernels, testing
 from vector_neurons.data import Cloud
 from vector_neurons.models import store
-from vector_neurons.training import batches, evaluate, factory, read_config, report
+from vector_neurons.training import batches, compute_metrics, evaluate, factory, read_config
 from vector_neurons.training.log import curves, read_metrics
 from vector_neurons.viz import Page, confusion, gallery
 
@@ -82,7 +82,7 @@ def main() -> None:
     built = Page("Train upright, test in any pose")
     tested = {neurons: evaluate(options.out / neurons, ["z", "SO3"]) for neurons in NETWORKS}
     numbers = {
-        neurons: [report(task, counts[kind][0])["accuracy"] for kind in ("z", "SO3")]
+        neurons: [compute_metrics(task, counts[kind][0])["accuracy"] for kind in ("z", "SO3")]
         for neurons, (task, counts) in tested.items()
     }
     rows = [
