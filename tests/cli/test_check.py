@@ -269,12 +269,12 @@ CHANNELS_FIRST = """
 def test_points_with_coordinates_before_points(vn_command, tmp_path, group):
     (tmp_path / "first.py").write_text(textwrap.dedent(CHANNELS_FIRST))
     target, flags = f"{tmp_path}/first.py", ["--layout", "b3n", "--group", group]
-    centred = group != "SE3"  # no network here takes shifts out
-    assert vn_command("check", f"{target}:Read", *flags, "--gives", "points")[0] == (0 if centred else 1)
-    assert vn_command("check", f"{target}:Norms", *flags)[0] == (0 if centred else 1)
+    centered = group != "SE3"  # no network here takes shifts out
+    assert vn_command("check", f"{target}:Read", *flags, "--gives", "points")[0] == (0 if centered else 1)
+    assert vn_command("check", f"{target}:Norms", *flags)[0] == (0 if centered else 1)
     code, out, _ = vn_command("check", f"{target}:Edges", *flags, "--shape", 2, 3, 20)
-    assert code == (0 if centred else 1)
-    assert not centred or ("permuted, axis 3" if group == "permutation" else "axis 2") in out
+    assert code == (0 if centered else 1)
+    assert not centered or ("permuted, axis 3" if group == "permutation" else "axis 2") in out
 
 
 def test_a_module_for_the_other_layout_is_told_so(vn_command, tmp_path):

@@ -29,7 +29,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def scan(tmp_path):
-    """A ball in millimetres, far from the origin."""
+    """A ball in millimeters, far from the origin."""
     generator = torch.Generator().manual_seed(0)
     points = torch.nn.functional.normalize(torch.randn(500, 3, generator=generator), dim=-1)
     file = tmp_path / "scan.npy"
