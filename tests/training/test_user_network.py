@@ -175,12 +175,15 @@ def test_a_killed_run_is_resumed_bit_for_bit(file, tmp_path):
     same(tmp_path / "straight", tmp_path / "killed")
 
 
-def test_it_segments_parts(file, tmp_path):
+def test_it_segments_parts(file, tmp_path, vn_command):
     fit(own(file, "Parts", task="segmentation", epochs=1, k=4), tmp_path / "run")
     model = checkpoint.load(tmp_path / "run" / "best", factory.user_class(read_config(tmp_path / "run")))
     assert model.options == {"k": 4}
     assert "instance_miou" in metrics(tmp_path / "run")[0]["val"]
     assert evaluate(tmp_path / "run", ["SO3"])[1]["SO3"]
+    code, out, err = vn_command("check", tmp_path / "run", "--gives", "scalars")
+    assert code == 0, err
+    assert "SO3-equivariant" in out
 
 
 def test_only_options_that_were_set_are_passed(file):

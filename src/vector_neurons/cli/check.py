@@ -72,6 +72,9 @@ def run(
         if takes != "points" or layout != "bn3":
             raise UserError(f"{target} is a model of this library: it takes points (B, N, 3)")
         x, kinds = module.example(x)
+    if kinds in ("points", ("points",)) and store.metadata_of(module).categories:  # a user's network that segments
+        (points,) = x if isinstance(x, tuple) else (x,)
+        x, kinds = (points, torch.zeros(len(points), dtype=torch.long)), ("points", "scalars")
 
     def report(layout: testing.Layout, x: Any) -> testing.Report:
         return testing.report(module, x, kinds, gives, symmetry, layout=layout, tolerance=tolerance, seed=seed)
