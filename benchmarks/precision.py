@@ -63,7 +63,7 @@ def of_tiny(
 
 
 def settled(network: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """The network after its norms have seen data, as after training; weights as initialised."""
+    """The network after its norms have seen data, as after training; weights as initialized."""
     network.to(dtype).train()
     with torch.no_grad():
         for _ in range(20):

@@ -15,7 +15,7 @@ from vector_neurons.training import checkpoint, mesh_metrics, read_config
 from vector_neurons.viz import gallery
 
 POSES = {"I": "as stored", "SO3": "turned"}
-COLOURS = {"input": 7, "truth": 6}  # of the palette; methods have the first ones
+COLORS = {"input": 7, "truth": 6}  # of the palette; methods have the first ones
 
 
 def main() -> None:
@@ -36,17 +36,17 @@ def main() -> None:
     parts: list[Tensor] = []
     titles: list[str] = []
 
-    def show(title: str, points: Tensor, facing: Tensor | None, colour: int, first: bool) -> None:
+    def show(title: str, points: Tensor, facing: Tensor | None, color: int, first: bool) -> None:
         clouds.append(points)
         normals.append(facing)
-        parts.append(torch.full((len(points),), colour))
+        parts.append(torch.full((len(points),), color))
         titles.append(title if first else "")
 
     for number, index in enumerate(mesh_metrics.evenly_spaced(data, given.objects)):
         for kind, words in POSES.items():
             few, whole = mesh_metrics.scan(data, index, config, kind)
-            show(f"input, {words}", few.points, None, COLOURS["input"], number == 0)
-            for colour, (title, model) in enumerate(zip(given.titles, models, strict=True)):
+            show(f"input, {words}", few.points, None, COLORS["input"], number == 0)
+            for color, (title, model) in enumerate(zip(given.titles, models, strict=True)):
                 assert isinstance(model, OccupancyNetwork)
                 made = mesh_metrics.mesh_of(model, few)
                 nothing = (torch.zeros(1, 3), None)
@@ -55,8 +55,8 @@ def main() -> None:
                     if made.is_cloud
                     else sample(made, mesh_metrics.SURFACE_POINTS, generator=torch.Generator().manual_seed(0))
                 )
-                show(title, *drawn, colour, number == 0)
-            show("truth", whole.points, whole.normals, COLOURS["truth"], number == 0)
+                show(title, *drawn, color, number == 0)
+            show("truth", whole.points, whole.normals, COLORS["truth"], number == 0)
     figure = gallery(clouds, parts, titles, normals=normals, columns=len(POSES) * (2 + len(models)), radius=1.1)
     figure.savefig(given.out, dpi=70)
 

@@ -19,6 +19,7 @@ DIRECTIONS = {"built-in": "input", "detached": "output"}
 GROUPS = {"clouds": "data", "machine": "runtime"}
 # The older names of settings, by the name of their group today.
 SETTINGS: dict[str, dict[str, str]] = {
+    "data": {"pool": "stored_points", "near": "near_fraction"},
     "network": {"nonlinearity": "direction"},
     "recipe": {
         "batch": "batch_size",

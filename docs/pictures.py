@@ -15,7 +15,7 @@ import vector_neurons as vn
 
 ASSETS = Path(__file__).parent / "assets"
 ANGLE = 110
-BLUE, ORANGE, GREEN, INK, GREY = "#0072b2", "#d55e00", "#009e73", "#222222", "#777777"
+BLUE, ORANGE, GREEN, INK, GRAY = "#0072b2", "#d55e00", "#009e73", "#222222", "#777777"
 CHANNELS = 4
 
 
@@ -94,9 +94,9 @@ def vector_neurons(cloud: Tensor, rotation: Tensor) -> str:
             x = 525 + 84 * c
             parts.append(f'<circle cx="{x}" cy="{y}" r="36" fill="none" stroke="#dddddd"/>')
             parts.append(arrow(x, y, value, ORANGE, 32))
-    parts.append(text(120, 222, f"rotated by {ANGLE}°", GREY, 13))
-    parts.append(text(350, 222, "other numbers", GREY, 13))
-    parts.append(text(650, 222, "the same vectors, rotated along", GREY, 13))
+    parts.append(text(120, 222, f"rotated by {ANGLE}°", GRAY, 13))
+    parts.append(text(350, 222, "other numbers", GRAY, 13))
+    parts.append(text(650, 222, "the same vectors, rotated along", GRAY, 13))
     return page(880, 410, "What a vector neuron is", parts)
 
 
@@ -122,10 +122,10 @@ def invariant_frame(cloud: Tensor, rotation: Tensor) -> str:
         for c, numbers in enumerate((x.mT @ frame).tolist()):
             words = ", ".join(f"{value:.2f}".replace("-", "−") for value in numbers)
             parts.append(text(740, y - 24 + 30 * c, f"( {words} )", BLUE, 18))
-    parts.append(text(110, 222, f"rotated by {ANGLE}°", GREY, 13))
-    parts.append(text(310, 222, "rotate along", GREY, 13))
-    parts.append(text(520, 222, "rotates along", GREY, 13))
-    parts.append(text(740, 222, "stay the same", GREY, 13))
+    parts.append(text(110, 222, f"rotated by {ANGLE}°", GRAY, 13))
+    parts.append(text(310, 222, "rotate along", GRAY, 13))
+    parts.append(text(520, 222, "rotates along", GRAY, 13))
+    parts.append(text(740, 222, "stay the same", GRAY, 13))
     return page(880, 410, "What the invariant frame does", parts)
 
 

@@ -19,13 +19,13 @@ import torch
 from vector_neurons import kernels, testing
 from vector_neurons.data import Cloud
 from vector_neurons.models import store
-from vector_neurons.training import batches, evaluate, factory, read_config, report
+from vector_neurons.training import batches, compute_metrics, evaluate, factory, read_config
 from vector_neurons.training.log import curves, read_metrics
 from vector_neurons.viz import Page, confusion, gallery
 
 NETWORKS = {"scalar": "DGCNN", "vector": "VN-DGCNN"}
 SHOWN, POSES = torch.tensor([0, 6, 11]), 4
-FLAGS = """--data shapes --size 1260 --points 256 --pool 512 --early-points 128
+FLAGS = """--data shapes --size 1260 --points 256 --stored-points 512 --early-points 128
 --train-rotations z --test-rotations z SO3 --model dgcnn --k 10 --widths 24 48 --embedding 192 --hidden 64
 --dropout 0.2 --epochs 12 --batch-size 30 --lr 5e-3 --anisotropic-scale 1.1 --shift 0 --ema 0.99 --threads 1"""
 
@@ -59,7 +59,7 @@ def examples(out: Path) -> tuple[Cloud, list[str]]:
     """Some test clouds, each in several poses, and the answers of the networks."""
     config = read_config(out / "vector")
     data = factory.open_dataset(config.data, "test")
-    all_points = replace(config.data, points=config.data.pool)
+    all_points = replace(config.data, points=config.data.stored_points)
     models = {neurons: store.load(out / neurons / "best") for neurons in NETWORKS}
     clouds, titles = [], []
     for index in SHOWN % len(data):
@@ -82,7 +82,7 @@ def main() -> None:
     built = Page("Train upright, test in any pose")
     tested = {neurons: evaluate(options.out / neurons, ["z", "SO3"]) for neurons in NETWORKS}
     numbers = {
-        neurons: [report(task, counts[kind][0])["accuracy"] for kind in ("z", "SO3")]
+        neurons: [compute_metrics(task, counts[kind][0])["accuracy"] for kind in ("z", "SO3")]
         for neurons, (task, counts) in tested.items()
     }
     rows = [

@@ -9,7 +9,7 @@ from vector_neurons.training.log import read_metrics
 def tiny(**changes):
     """The configuration of a tiny run; changes are fields of any group."""
     config = RunConfig(
-        data=DataConfig(size=84, points=64, pool=80),
+        data=DataConfig(size=84, points=64, stored_points=80),
         network=NetworkConfig(k=8, widths=(12, 24), embedding=48, hidden=(16,)),
         recipe=RecipeConfig(epochs=2, batch_size=14, ema=0.9),
     )

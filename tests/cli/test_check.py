@@ -70,11 +70,28 @@ def test_one_good_output_does_not_excuse_another(vn_command, file):
     assert "SO3 breaks first at (output)" in out
 
 
-def test_a_file_that_imports_from_the_current_folder(vn_command, file, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "user.py").write_text("from networks import Good\n")
-    assert vn_command("check", "inner/user.py:Good")[0] == 0
+def test_files_beside_it_are_found_on_the_import_path_only(vn_command, file, monkeypatch, tmp_path):
+    """As in `vn train`, where a run keeps a copy of one file."""
+    (tmp_path / "user.py").write_text("from networks import Good\n")
+    for command in (
+        ["check", f"{tmp_path}/user.py:Good"],
+        ["train", "classification", "--model", f"{tmp_path}/user.py:Good"],
+    ):
+        code, _, err = vn_command(*command)
+        assert code == 2
+        assert f"No module named 'networks'; files beside it are found only with PYTHONPATH={tmp_path}\n" in err
+    monkeypatch.syspath_prepend(tmp_path)
+    assert vn_command("check", f"{tmp_path}/user.py:Good")[0] == 0
+
+
+def test_a_file_does_not_shadow_the_standard_library(vn_command, file, tmp_path):
+    import random
+
+    before = list(sys.path)
+    file.rename(tmp_path / "random.py")
+    assert vn_command("check", f"{tmp_path}/random.py:Good")[0] == 0
+    assert sys.modules["random"] is random
+    assert sys.path == before
 
 
 def test_arguments_functions_and_ready_modules(vn_command, file):
@@ -90,7 +107,7 @@ def test_arguments_functions_and_ready_modules(vn_command, file):
     ("target", "arguments", "words"),
     [
         ("networks.py", [], "write path/to/file.py:ClassName"),
-        ("nowhere.py:Good", [], "there is no file"),
+        ("nowhere.py:Good", [], "the file cannot be read: No such file or directory: nowhere.py"),
         ("networks.py:Missing", [], "has no 'Missing'"),
         ("networks.py:number", [], "is a int, not a torch.nn.Module"),
         ("networks.py:make", [], "--with NAME=VALUE"),
@@ -252,12 +269,12 @@ CHANNELS_FIRST = """
 def test_points_with_coordinates_before_points(vn_command, tmp_path, group):
     (tmp_path / "first.py").write_text(textwrap.dedent(CHANNELS_FIRST))
     target, flags = f"{tmp_path}/first.py", ["--layout", "b3n", "--group", group]
-    centred = group != "SE3"  # no network here takes shifts out
-    assert vn_command("check", f"{target}:Read", *flags, "--gives", "points")[0] == (0 if centred else 1)
-    assert vn_command("check", f"{target}:Norms", *flags)[0] == (0 if centred else 1)
+    centered = group != "SE3"  # no network here takes shifts out
+    assert vn_command("check", f"{target}:Read", *flags, "--gives", "points")[0] == (0 if centered else 1)
+    assert vn_command("check", f"{target}:Norms", *flags)[0] == (0 if centered else 1)
     code, out, _ = vn_command("check", f"{target}:Edges", *flags, "--shape", 2, 3, 20)
-    assert code == (0 if centred else 1)
-    assert not centred or ("permuted, axis 3" if group == "permutation" else "axis 2") in out
+    assert code == (0 if centered else 1)
+    assert not centered or ("permuted, axis 3" if group == "permutation" else "axis 2") in out
 
 
 def test_a_module_for_the_other_layout_is_told_so(vn_command, tmp_path):
@@ -291,7 +308,12 @@ def test_shapes_that_do_not_fit_get_one_line(vn_command, file, arguments, words)
 
 
 def test_help_says_that_the_file_is_executed(vn_command):
-    assert "EXECUTES the Python file" in " ".join(vn_command("check", "--help")[1].replace("│", " ").split())
+    def words(verb):
+        return " ".join(vn_command(verb, "--help")[1].replace("│", " ").split())
+
+    assert "EXECUTES the Python file" in words("check")
+    assert "EXECUTES the copy of that file" in words("evaluate")
+    assert "EXECUTES the file, and --resume the copy" in words("train")
 
 
 def test_a_folder_goes_to_the_store_as_it_is(vn_command, tmp_path, monkeypatch):
@@ -300,7 +322,7 @@ def test_a_folder_goes_to_the_store_as_it_is(vn_command, tmp_path, monkeypatch):
 
     seen = []
     model = DGCNN(3, widths=(12,), embedding=24, hidden=(8,), k=5)
-    monkeypatch.setattr(store, "load", lambda folder: (seen.append(folder), model)[1])
+    monkeypatch.setattr(store, "load", lambda folder, model_class: (seen.append(folder), model)[1])
     (tmp_path / "run" / "best").mkdir(parents=True)
     assert vn_command("check", tmp_path / "run", "--gives", "scalars")[0] == 0
     assert seen == [str(tmp_path / "run")]

@@ -15,8 +15,8 @@ from vector_neurons.mesh import writing
 from vector_neurons.models import DGCNN, OccupancyNetwork, store
 from vector_neurons.training import DataConfig, checkpoint, factory
 
-FLAGS = ["--size", 21, "--epochs", 1, "--points", 80, "--pool", 128, "--queries", 128, "--k", 8, "--batch-size", 7]
-FLAGS += ["--code", 24, "--encoder-width", 24, "--decoder-width", 16, "--model", "pointnet"]
+FLAGS = ["--size", 21, "--epochs", 1, "--points", 80, "--stored-points", 128, "--queries", 128, "--k", 8]
+FLAGS += ["--batch-size", 7, "--code", 24, "--encoder-width", 24, "--decoder-width", 16, "--model", "pointnet"]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def scan(tmp_path):
-    """A ball in millimetres, far from the origin."""
+    """A ball in millimeters, far from the origin."""
     generator = torch.Generator().manual_seed(0)
     points = torch.nn.functional.normalize(torch.randn(500, 3, generator=generator), dim=-1)
     file = tmp_path / "scan.npy"
@@ -144,7 +144,7 @@ def test_half_precision_weights_are_taken(scan, tmp_path, vn_command):
 
 def test_shapes_are_asked_uniformly_in_a_test():
     """Near queries are within a few hundredths of the surface, uniform ones mostly are not."""
-    clouds = DataConfig(size=21, points=60, pool=400, queries=64, near=1.0)
+    clouds = DataConfig(size=21, points=60, stored_points=400, queries=64, near_fraction=1.0)
     share = {}
     for split in ("train", "test"):
         cloud = factory.open_dataset(clouds, split).clouds  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ def test_a_cell_of_the_table(tmp_path, vn_command, monkeypatch):
     """The verb itself; the training is tested elsewhere."""
     trained = []
     monkeypatch.setattr(loop, "fit", lambda config, folder, group, resume: trained.append((config, folder)))
-    monkeypatch.setattr("vector_neurons.training.results.record", lambda *arguments: {})
+    monkeypatch.setattr("vector_neurons.training.results.measure", lambda *arguments, **options: {})
     flags = ["--data", "shapes", "--recipe", "fast", "--only", "vn-dgcnn-z", "--epochs", 1, "--out", tmp_path]
     code, out, err = vn_command("tables", "classification", *flags)
     assert code == 0, err

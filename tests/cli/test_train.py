@@ -86,7 +86,7 @@ def test_a_folder_of_files_is_found_from_elsewhere(tmp_path, vn_command, monkeyp
     monkeypatch.chdir(tmp_path / "here")
     flags = ["--data", "folder", "--folder", "files", "--data-root", tmp_path / "packs", "--out", tmp_path / "run"]
     small = [word for word in SMALL if word not in ("--size", 42)]
-    code, _, err = vn_command("train", "classification", *flags, *small, "--pool", 64)
+    code, _, err = vn_command("train", "classification", *flags, *small, "--stored-points", 64)
     assert code == 0, err
     monkeypatch.chdir(tmp_path)
     assert vn_command("evaluate", tmp_path / "run")[0] == 0
@@ -117,7 +117,7 @@ def test_rotations_are_named_in_any_case(tmp_path, vn_command):
 
 
 def test_a_preset_gives_defaults_that_flags_change(tmp_path, vn_command):
-    few = ["--size", 42, "--epochs", 1, "--points", 64, "--pool", 64, "--early-points", 32, "--batch-size", 14]
+    few = ["--size", 42, "--epochs", 1, "--points", 64, "--stored-points", 64, "--early-points", 32, "--batch-size", 14]
     code, _, err = vn_command(
         "train", "classification", "--preset", "fast-pointnet-z", "--out", tmp_path / "run", "--embedding", 48, *few
     )
@@ -134,7 +134,7 @@ def test_a_preset_gives_defaults_that_flags_change(tmp_path, vn_command):
         (["clasification"], "did you mean classification?"),
         (["classification", "--preset", "fast-vn-dgcn-z"], "did you mean fast-vn-dgcnn-z?"),
         (["segmentation", "--data", "modelnet40"], "no parts"),
-        (["classification", "--points", "4096"], "--pool"),
+        (["classification", "--points", "4096"], "--stored-points"),
         (["classification", "--neurons", "scalar", "--frame", "linear"], "vector neurons"),
         (["classification", "--device", "cuda:77"], "CUDA"),
         (["classification", "--device", "toaster"], "--device"),

@@ -29,7 +29,7 @@ def bend(p, d, slope):
     return torch.where(dot >= 0, p, p - (1 - slope) * dot / (size + EPS) * d)
 
 
-def normalise(bn, x, training=True):
+def normalize(bn, x, training=True):
     length = x.square().sum(2).sqrt() + EPS
     if not training:
         mean, variance = bn.running_mean, bn.running_var
@@ -62,7 +62,7 @@ def test_leaky_relu(shape, shared):
 @pytest.mark.parametrize("shared", [False, True])
 def test_linear_leaky_relu(shape, shared):
     layer, x = build(vnn.VNLinearLeakyReLU, 6, 4, dim=len(shape), share_nonlinearity=shared), features(*shape)
-    p = normalise(layer.batchnorm.bn, mix(layer.map_to_feat.weight, x))
+    p = normalize(layer.batchnorm.bn, mix(layer.map_to_feat.weight, x))
     torch.testing.assert_close(layer(x), bend(p, mix(layer.map_to_dir.weight, x), 0.2))
 
 
@@ -72,15 +72,15 @@ def test_linear_and_leaky_relu(shape, norm):
     layer, x = build(vnn.VNLinearAndLeakyReLU, 6, 4, dim=len(shape), use_batchnorm=norm), features(*shape)
     p = mix(layer.linear.map_to_feat.weight, x)
     if norm == "norm":
-        p = normalise(layer.batchnorm.bn, p)
+        p = normalize(layer.batchnorm.bn, p)
     torch.testing.assert_close(layer(x), bend(p, mix(layer.leaky_relu.map_to_dir.weight, p), 0.2))
 
 
 @pytest.mark.parametrize("shape", RANKS)
 def test_batch_norm_in_training_and_evaluation(shape):
     layer, x = build(vnn.VNBatchNorm, 6, len(shape)), features(*shape)
-    torch.testing.assert_close(layer(x), normalise(layer.bn, x))
-    torch.testing.assert_close(layer.eval()(x), normalise(layer.bn, x, training=False))
+    torch.testing.assert_close(layer(x), normalize(layer.bn, x))
+    torch.testing.assert_close(layer.eval()(x), normalize(layer.bn, x, training=False))
     assert (layer(torch.zeros_like(x)) == 0).all()
 
 

@@ -27,8 +27,8 @@ def together(*arguments):
 
 
 # Plain descent: AdamW's first steps have the sign of a gradient, be it as small as a rounding error.
-FLAGS = "--size 84 --epochs 1 --points 64 --pool 64 --k 8 --batch-size 14 --widths 12 24 --embedding 48 --hidden 16"
-FLAGS += " --dropout 0 --optimizer sgd --lr 0.01 --ema 0.9 --threads 1"
+FLAGS = "--size 84 --epochs 1 --points 64 --stored-points 64 --k 8 --batch-size 14 --widths 12 24 --embedding 48"
+FLAGS += " --hidden 16 --dropout 0 --optimizer sgd --lr 0.01 --ema 0.9 --threads 1"
 
 
 def test_two_processes_have_the_losses_and_numbers_of_one(tmp_path):
@@ -38,7 +38,7 @@ def test_two_processes_have_the_losses_and_numbers_of_one(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("rotations") == done.stderr.count("epoch 1/1") == 1  # one of them prints
     fit(read_config(two), one)
-    tested_by_two, tested_by_one = results.read(two), results.record(two, ["z", "SO3"]).reports
+    tested_by_two, tested_by_one = results.read(two), results.measure(two, ["z", "SO3"], save=True).reports
     ((a,), (b,)) = metrics(one), metrics(two)
     for part in ("train", "val"):
         assert b[part]["loss"] == pytest.approx(a[part]["loss"], abs=1e-5)

@@ -15,7 +15,7 @@ SMALL = [
     "14",
     "--points",
     "64",
-    "--pool",
+    "--stored-points",
     "64",
     "--early-points",
     "32",

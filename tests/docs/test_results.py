@@ -59,9 +59,11 @@ def test_a_run_with_older_names_is_refused_in_one_line_and_can_be_converted(tmp_
     run = shutil.copytree(RUNS[0], tmp_path / "run")
     config, metrics = json.loads((run / "config.json").read_text()), (run / "metrics.jsonl").read_text()
     config["recipe"]["rate"] = config["recipe"].pop("lr")
+    config["data"]["pool"] = config["data"].pop("stored_points")
+    config["data"]["near"] = config["data"].pop("near_fraction")
     (run / "config.json").write_text(json.dumps(config))
     (run / "metrics.jsonl").write_text(metrics.replace('"lr":', '"rate":'))
-    with pytest.raises(TrainingError, match=r"unknown setting 'rate'[^\n]*rename_settings.py"):
+    with pytest.raises(TrainingError, match=r"unknown setting 'pool'[^\n]*rename_settings.py of the repo"):
         read_config(run)
     older = {"data": "clouds", "runtime": "machine"}
     (run / "config.json").write_text(json.dumps({older.get(name, name): value for name, value in config.items()}))

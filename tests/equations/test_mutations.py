@@ -110,8 +110,8 @@ def along(q, k):
     return inner(q, k / sizes(k))
 
 
-def renormed(x, normalise, lengths):
-    return x * normalise(lengths.flatten(0, -2)).view_as(lengths) / sizes(x)
+def renormed(x, normalize, lengths):
+    return x * normalize(lengths.flatten(0, -2)).view_as(lengths) / sizes(x)
 
 
 def chosen(x, agreement, choose=torch.argmax):
@@ -119,7 +119,7 @@ def chosen(x, agreement, choose=torch.argmax):
     return x.gather(-3, best.expand(*x.shape[:-3], 1, *x.shape[-2:])).squeeze(-3)
 
 
-def standardised(x, weight, middle, spread):
+def standardized(x, weight, middle, spread):
     return (x - middle) / spread.sqrt() * (1 if weight is None else weight)
 
 
@@ -187,15 +187,15 @@ MUTANTS = [
     *wrong(
         "functional.batch_norm",
         batch_checks,
-        of_squares=lambda x, normalise, **_: renormed(x, normalise, squares(x)),
-        keeps_the_old_length=lambda x, normalise, **_: renormed(x, normalise, sizes(x)) * sizes(x),
-        never_flips=lambda x, normalise, **_: renormed(x, lambda n: normalise(n).abs(), sizes(x)),
+        of_squares=lambda x, normalize, **_: renormed(x, normalize, squares(x)),
+        keeps_the_old_length=lambda x, normalize, **_: renormed(x, normalize, sizes(x)) * sizes(x),
+        never_flips=lambda x, normalize, **_: renormed(x, lambda n: normalize(n).abs(), sizes(x)),
     ),
     *wrong(
         "functional.batch_norm",
         log_batch_checks,
-        without_logarithm=lambda x, normalise, **_: renormed(x, normalise, sizes(x)),
-        without_exponential=lambda x, normalise, **_: renormed(x, normalise, sizes(x).log()),
+        without_logarithm=lambda x, normalize, **_: renormed(x, normalize, sizes(x)),
+        without_exponential=lambda x, normalize, **_: renormed(x, normalize, sizes(x).log()),
     ),
     *wrong(
         "functional.max_pool",
@@ -215,14 +215,14 @@ MUTANTS = [
     *wrong(
         "functional._standardize",
         standardise_checks,
-        not_centred=lambda x, dims, weight, eps: standardised(x, weight, 0, (1 + eps) * square_size(x, dims)),
-        spread_about_the_origin=lambda x, dims, weight, eps: standardised(
+        not_centered=lambda x, dims, weight, eps: standardized(x, weight, 0, (1 + eps) * square_size(x, dims)),
+        spread_about_the_origin=lambda x, dims, weight, eps: standardized(
             x, weight, middle(x, dims), (1 + eps) * square_size(x, dims)
         ),
-        eps_not_relative=lambda x, dims, weight, eps: standardised(
+        eps_not_relative=lambda x, dims, weight, eps: standardized(
             x, weight, middle(x, dims), square_size(x - middle(x, dims), dims) + eps
         ),
-        spread_of_a_coordinate=lambda x, dims, weight, eps: standardised(
+        spread_of_a_coordinate=lambda x, dims, weight, eps: standardized(
             x, weight, middle(x, dims), (square_size(x - middle(x, dims), dims) + eps * square_size(x, dims)) / 3
         ),
     ),
@@ -230,7 +230,7 @@ MUTANTS = [
         "functional._standardize",
         instance_checks,
         equivariant=False,
-        mean_across_the_batch=lambda x, dims, weight, eps: standardised(
+        mean_across_the_batch=lambda x, dims, weight, eps: standardized(
             x, weight, middle(x, [0, *dims]), square_size(x - middle(x, [0, *dims]), dims) + eps * square_size(x, dims)
         ),
     ),

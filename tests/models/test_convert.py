@@ -44,6 +44,14 @@ def test_a_folder_is_written_whole(vn_command, checkpoint, tmp_path):
     assert model.metadata.classes == ["cup", "hat", "box"]
 
 
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_it_says_how_the_network_pools(vn_command, tmp_path, pooling):
+    torch.save(authors.random_state("vn_dgcnn_cls", classes=3, pooling=pooling), tmp_path / "old.pth")
+    assert vn_command("convert", tmp_path / "old.pth", tmp_path / "new")[1].endswith(
+        f" parameters, {pooling} pooling\n"
+    )
+
+
 def test_it_says_which_parameters_differ(vn_command, checkpoint, tmp_path):
     def change(state):
         state.pop("conv1.map_to_dir.weight")
@@ -121,7 +129,7 @@ def test_class_names_that_are_none(vn_command, checkpoint, tmp_path):
         file.truncate(2**30)
     cases = {
         "fifo": "not a regular file",
-        "binary": "not a text file",
+        "binary": "is not a text file",
         "two": "names 2 outputs",
         "large": "is too large",
     }

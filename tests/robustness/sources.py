@@ -12,7 +12,8 @@ import harness
 import numpy as np
 
 TRAIN = (
-    "train classification --size 28 --points 32 --pool 32 --k 4 --batch-size 14 --widths 12 --embedding 24 --hidden 8"
+    "train classification --size 28 --points 32 --stored-points 32 --k 4 --batch-size 14 --widths 12 --embedding 24 "
+    "--hidden 8"
 )
 TRAIN = (*TRAIN.split(), "--threads", "1", "--test-rotations", "SO3")
 

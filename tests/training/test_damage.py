@@ -54,7 +54,7 @@ def straight(tmp_path_factory):
     """A finished run."""
     folder = tmp_path_factory.mktemp("straight") / "run"
     fit(tiny(), folder)
-    results.record(folder, ["z"])
+    results.measure(folder, ["z"], save=True)
     return folder
 
 
@@ -78,11 +78,11 @@ def test_other_classes_are_refused_wherever_a_model_meets_data(files, tmp_path):
     source = shutil.copytree(files, tmp_path / "files")
     where = {"data": "folder", "folder": str(source), "data_root": str(tmp_path / "packs"), "size": None}
     fit(tiny(**where, epochs=1), tmp_path / "run")
-    results.record(tmp_path / "run", ["SO3"])
+    results.measure(tmp_path / "run", ["SO3"], save=True)
     before = (tmp_path / "run" / "test.json").read_bytes()
     (source / "ball").rename(source / "zeppelin")  # now the first class is the other one
     with pytest.raises(TrainingError, match=r"other classes.*only the model has ball; only the data has zeppelin"):
-        results.record(tmp_path / "run", ["SO3"])
+        results.measure(tmp_path / "run", ["SO3"], save=True)
     assert (tmp_path / "run" / "test.json").read_bytes() == before
     with pytest.raises(TrainingError, match="only the data has zeppelin"):
         fit(tiny(**where, epochs=2), tmp_path / "run", resume=True)
@@ -237,7 +237,7 @@ def test_a_damaged_best_model_is_not_replaced_by_another(run):
     before = (run / "test.json").read_bytes()
     flip(run / "best" / "model.safetensors")
     with pytest.raises(ValueError, match=r"best is damaged: model.safetensors changed"):
-        results.record(run, ["SO3"])
+        results.measure(run, ["SO3"], save=True)
     assert (run / "test.json").read_bytes() == before
     with pytest.warns(UserWarning, match="best is damaged"):
         progress = fit(tiny(epochs=3), run, resume=True)
@@ -258,7 +258,7 @@ def test_damaged_results_are_said_before_the_work(run, monkeypatch, content):
     (run / "test.json").write_text(content)
     monkeypatch.setattr(evaluation, "evaluate", lambda *_: pytest.fail("worked for nothing"))
     with pytest.raises(TrainingError, match=r"test.json is damaged[^\n]*move it away$"):
-        results.record(run, ["SO3"])
+        results.measure(run, ["SO3"], save=True)
 
 
 def wrong():
@@ -296,7 +296,7 @@ def test_a_damaged_config_is_one_line(run, content):
     ("changes", "why"),
     [
         ({"threads": 100_000}, "--threads takes 1 to 1,024"),
-        ({"points": 10**8, "pool": 10**8, "size": 1}, "--points takes 1 to 1,048,576"),
+        ({"points": 10**8, "stored_points": 10**8, "size": 1}, "--points takes 1 to 1,048,576"),
         ({"size": 2 * 10**9}, "more than the 134,217,728 points that are kept"),
         ({"widths": (10**8, 12)}, "--widths takes 3 to 65,536"),
         ({"widths": ()}, "--widths takes 1 to 64 layers"),

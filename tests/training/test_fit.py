@@ -155,7 +155,7 @@ def test_best_is_the_averaged_model_and_last_is_not(run):
         ({"data": "folder", "size": None}, "--folder"),
         ({"folder": "x"}, "--data folder"),
         ({"data": "modelnet40"}, "--size"),
-        ({"points": 4096}, "--pool"),
+        ({"points": 4096}, "--stored-points"),
         ({"early_points": 4096}, "--early-points"),
         ({"k": 65}, "neighbors"),
         ({"neurons": "scalar", "frame": "linear"}, "vector neurons"),

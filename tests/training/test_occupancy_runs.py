@@ -34,7 +34,7 @@ NETWORK = NetworkConfig("pointnet", k=8, code=24, encoder_width=24, decoder_widt
 
 
 def little(**changes):
-    start = {"task": "reconstruction", "network": NETWORK, "size": 42, "points": 60, "pool": 80, "queries": 64}
+    start = {"task": "reconstruction", "network": NETWORK, "size": 42, "points": 60, "stored_points": 80, "queries": 64}
     start |= {"noise": 0.01, "label_smoothing": 0.0, "anisotropic_scale": 1.0, "shift": 0.0, "train_rotations": "I"}
     return tiny(**(start | {"test_rotations": ("I", "SO3"), "fixed_poses": True, "epochs": 2} | changes))
 
@@ -175,7 +175,7 @@ def test_only_a_reconstruction_has_meshes(tmp_path):
         ({"network": NetworkConfig("pointnet"), "points": 15}, "--k 20 neighbors"),
         ({"shift": 0.1}, "--shift and --scale do nothing"),
         ({"network": NetworkConfig("pointnet", hidden=(5,))}, "OccupancyNetwork does not take --hidden"),
-        ({"near": 1.5}, "--near"),
+        ({"near_fraction": 1.5}, "--near-fraction"),
         ({"noise": -1.0}, "--noise"),
         ({"task": "classification"}, "--queries are for reconstruction"),
         ({"task": "classification", "queries": 0}, "PointNet does not take --code, --encoder-width, --decoder-width"),
@@ -196,7 +196,7 @@ def test_the_table_has_the_papers_three_methods_and_ours():
         check(config)
     assert {"paper-vn-pointnet-SO3", "fast-pointnet-invariant-I", "fast-pointnet-I"} <= set(found)
     paper = found["paper-vn-pointnet-I"]
-    assert (paper.data.points, paper.data.queries, paper.data.near) == (300, 2048, 0.0)
+    assert (paper.data.points, paper.data.queries, paper.data.near_fraction) == (300, 2048, 0.0)
     assert (paper.recipe.optimizer, paper.recipe.lr, paper.recipe.batch_size) == ("adam", 1e-4, 64)
     assert paper.protocol.fixed_poses
     model = factory.build_network(paper, Shapes("test", size=1))
@@ -229,7 +229,7 @@ def sphere_through(points):
 def test_a_share_of_the_clouds_is_seen_from_one_side():
     seen = {}
     for share in (0.0, 0.5, 1.0):
-        config = little(points=100, pool=600, queries=300, noise=0.0, occlude=share)
+        config = little(points=100, stored_points=600, queries=300, noise=0.0, occlude=share)
         cloud = batches.training_batch(Balls(), torch.arange(12), config, epoch=0)
         spread = torch.linalg.svdvals(cloud.points - cloud.points.mean(1, keepdim=True))
         one_sided = spread[:, 2] < 0.7 * spread[:, 0]  # a cap is flat, a sphere is not
@@ -249,7 +249,9 @@ def test_a_pack_without_near_queries_gives_uniform_ones(tmp_path):
     for name in ("a", "b", "c", "d", "e", "f"):
         write(ball, tmp_path / f"{name}.off")
     occupancy.convert(tmp_path, tmp_path, points=500, queries=300, near=0)
-    clouds = DataConfig(data="occupancy", data_root=str(tmp_path), points=60, pool=400, queries=100, near=0.5)
+    clouds = DataConfig(
+        data="occupancy", data_root=str(tmp_path), points=60, stored_points=400, queries=100, near_fraction=0.5
+    )
     assert factory.open_dataset(clouds, "train").clouds.queries.shape[1] == 300  # type: ignore[attr-defined]
     with pytest.raises(DataError, match="fewer than --queries 2,048"):
         factory.open_dataset(replace(clouds, queries=2048), "train")

@@ -78,7 +78,7 @@ def test_training_clouds_do_not_depend_on_their_batch():
 
 @pytest.mark.parametrize(("kind", "upright"), [("I", True), ("z", True), ("SO3", False)])
 def test_training_poses_follow_the_protocol(kind, upright):
-    plain = {"anisotropic_scale": 1.0, "shift": 0.0, "pool": 64}
+    plain = {"anisotropic_scale": 1.0, "shift": 0.0, "stored_points": 64}
     config, as_is = (tiny(train_rotations=k, **plain) for k in (kind, "I"))
     data = factory.open_dataset(config.data, "train")
     turned, unturned = (batches.training_batch(data, torch.arange(12), s, epoch=0).points for s in (config, as_is))

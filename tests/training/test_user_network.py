@@ -92,6 +92,10 @@ class Lazy(Tiny):
         super().__init__(classes)
         self.head = nn.LazyLinear(classes)
 
+class Deep(Tiny):
+    def __init__(self, classes, layers=2):  # a number, not the LayerOptions of the networks of the package
+        super().__init__(classes)
+
 class Empty(nn.Module):
     def __init__(self, classes):
         super().__init__()
@@ -171,12 +175,15 @@ def test_a_killed_run_is_resumed_bit_for_bit(file, tmp_path):
     same(tmp_path / "straight", tmp_path / "killed")
 
 
-def test_it_segments_parts(file, tmp_path):
+def test_it_segments_parts(file, tmp_path, vn_command):
     fit(own(file, "Parts", task="segmentation", epochs=1, k=4), tmp_path / "run")
     model = checkpoint.load(tmp_path / "run" / "best", factory.user_class(read_config(tmp_path / "run")))
     assert model.options == {"k": 4}
     assert "instance_miou" in metrics(tmp_path / "run")[0]["val"]
     assert evaluate(tmp_path / "run", ["SO3"])[1]["SO3"]
+    code, out, err = vn_command("check", tmp_path / "run", "--gives", "scalars")
+    assert code == 0, err
+    assert "SO3-equivariant" in out
 
 
 def test_only_options_that_were_set_are_passed(file):
@@ -196,6 +203,7 @@ def test_only_options_that_were_set_are_passed(file):
         ("{file}:function", {}, r"function is not a subclass of torch.nn.Module"),
         ("{file}:Sizes", {}, r"Sizes is not a subclass of torch.nn.Module"),
         ("{file}:Tiny", {"frame": "linear"}, r"^Tiny does not take --frame$"),
+        ("{file}:Deep", {"frame": "linear"}, r"^Deep does not take --frame$"),
         ("{file}:Tiny", {"hidden": (4,), "embedding": 12}, r"^Tiny does not take --embedding, --hidden$"),
         ("{file}:Tiny", {"k": 100}, r"--k 100 neighbors are more than"),
         ("{file}:Fails", {}, r"^Fails\(21\) failed: RuntimeError: cannot have 21 classes$"),
@@ -261,11 +269,54 @@ def test_the_command(file, tmp_path, vn_command, monkeypatch):
     assert code == 0, err
     code, out, err = vn_command("train", "--resume", run, "--epochs", 2)
     assert code == 0, err
+    for folder in (run, run / "best"):
+        code, out, err = vn_command("check", folder, "--gives", "scalars")
+        assert code == 0, err
+        assert "edge.blocks.0.linear" in out
+    commands = (["evaluate", run], ["train", "--resume", run], ["check", run])
+    (run / "my_file.py").write_text(SOURCE + "raise SystemExit('executed')")
+    for arguments in commands:
+        code, out, err = vn_command(*arguments)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "my_file.py changed after it was written; put it back, or delete" in err
+    (run / "checksums.json").unlink()
+    for arguments in commands:
+        code, out, err = vn_command(*arguments)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "my_file.py cannot be imported: SystemExit: executed" in err
     (run / "my_file.py").unlink()
-    for arguments in (["evaluate", run], ["train", "--resume", run]):
+    for arguments in commands:
         code, out, err = vn_command(*arguments)
         assert (code, err.count("\n")) == (2, 1)
         assert "my_file.py:Tiny: the file cannot be read" in err
+
+
+def test_reading_the_configuration_executes_nothing(file, tmp_path):
+    fit(own(file, epochs=1), tmp_path / "run")
+    executed = tmp_path / "executed"
+    (tmp_path / "run" / "my_file.py").write_text(f"import os\nos.mkdir({str(executed)!r})\n{SOURCE}")
+    (tmp_path / "run" / "checksums.json").unlink()
+    config = read_config(tmp_path / "run")
+    assert not executed.exists()
+    check(config)
+    assert executed.exists()
+
+
+def test_the_copy_is_the_source_that_was_executed(file, tmp_path):
+    source = (
+        SOURCE
+        + f"""
+from pathlib import Path
+
+class Rewritten(Tiny):
+    def __init__(self, classes):
+        super().__init__(classes)
+        Path({str(file)!r}).write_text("edited after it was imported")
+"""
+    )
+    file.write_text(source)
+    fit(own(file, "Rewritten", epochs=1), tmp_path / "run")
+    assert (tmp_path / "run" / "my_file.py").read_text() == source
 
 
 def test_every_task_has_networks():

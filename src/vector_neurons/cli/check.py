@@ -1,10 +1,8 @@
 """`vn check file.py:Class`: is a module equivariant?"""
 
 import ast
-import importlib.util
 import inspect
 import math
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,9 +11,11 @@ import tyro
 from torch import nn
 
 from .. import kernels, testing
-from .._files import first_line
+from .._user_code import UserCodeError, describe, import_file
 from ..models import Model, store
+from ..training import factory, find_run, read_config
 from . import UserError
+from .train import one_line
 
 MAX_NUMBERS = 10**7  # of an input
 Precision = Literal["float32", "float64"]
@@ -38,8 +38,8 @@ def run(
 ) -> int:
     """Compare a random input and its transform layer by layer, on every backend, and name the first layer that breaks.
 
-    Careful: this EXECUTES the Python file it is given, as `python FILE.py` would. A folder with a saved model executes
-    nothing.
+    Careful: this EXECUTES the Python file it is given, as `python FILE.py` would, and of a run that was trained with
+    --model my_file.py:MyNet the copy of that file in its folder. Other folders execute nothing.
 
     Exit code 0: equivariant. 1: not. 2: the module could not be loaded or run.
 
@@ -52,7 +52,7 @@ def run(
         group: the symmetry: rotations, reflections, rotations and shifts, scaling, order of the points.
         layout: axes of points that the module takes and gives: bn3 for (B, N, 3), b3n for (B, 3, N).
         shape: of the input; points default to 2 128 3, in the layout b3n to 2 3 128.
-        dtype: of weights and input; float64 tells rounding from a mistake.
+        dtype: of weights and input; float64 shows whether an error is rounding.
         tolerance: largest error allowed, relative to the output; 1e-4 in float32, 1e-10 in float64.
         train: check in training mode (batch statistics) instead of evaluation mode.
         seed: of the weights, the input and the transform.
@@ -72,6 +72,9 @@ def run(
         if takes != "points" or layout != "bn3":
             raise UserError(f"{target} is a model of this library: it takes points (B, N, 3)")
         x, kinds = module.example(x)
+    if kinds in ("points", ("points",)) and store.metadata_of(module).categories:  # a user's network that segments
+        (points,) = x if isinstance(x, tuple) else (x,)
+        x, kinds = (points, torch.zeros(len(points), dtype=torch.long)), ("points", "scalars")
 
     def report(layout: testing.Layout, x: Any) -> testing.Report:
         return testing.report(module, x, kinds, gives, symmetry, layout=layout, tolerance=tolerance, seed=seed)
@@ -91,7 +94,7 @@ def run(
     except (Exception, SystemExit) as error:
         hint = other()
         hint = f"; it takes {hint}" if hint else ""
-        raise UserError(f"{target} does not run on {takes} {tuple(shape)}: {_line(error)}{hint}") from error
+        raise UserError(f"{target} does not run on {takes} {tuple(shape)}: {describe(error)}{hint}") from error
     print(found)
     if kernels.chosen() != "eager" and "native" not in kernels.available():
         print("Only the eager backend was checked: the native kernels are not built (vn kernels build)")
@@ -127,14 +130,17 @@ def load(target: str, arguments: tuple[str, ...]) -> nn.Module:
     if Path(target).is_dir():
         if arguments:
             raise UserError(f"{target} is a saved model: leave out --with")
-        try:
-            return store.load(target)
-        except store.StoreError as error:
-            raise UserError(str(error)) from error
+        with one_line():
+            run = find_run(Path(target))
+            is_run = (run / store.BEST).is_dir() and (run / store.CONFIG).is_file()
+            return store.load(target, factory.user_class(read_config(run)) if is_run else None)
     path, _, name = target.rpartition(":")
     if not path or not name:
         raise UserError(f"{target!r} is not a module: write path/to/file.py:ClassName, or a saved model's folder")
-    found = getattr(_import(Path(path)), name, None)
+    try:
+        found = getattr(import_file(Path(path)), name, None)
+    except UserCodeError as error:
+        raise UserError(str(error)) from error
     if found is None:
         raise UserError(f"{path} has no {name!r}")
     keywords = dict(map(_argument, arguments))
@@ -146,27 +152,10 @@ def load(target: str, arguments: tuple[str, ...]) -> nn.Module:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"{name} cannot be built: {_line(error)}; give arguments as --with NAME=VALUE") from error
+        raise UserError(f"{name} cannot be built: {describe(error)}; give arguments as --with NAME=VALUE") from error
     if not isinstance(built, nn.Module):
         raise UserError(f"{name} is a {type(built).__name__}, not a torch.nn.Module")
     return built
-
-
-def _import(path: Path) -> Any:
-    if not path.is_file():
-        raise UserError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    # As if the file were run in its own folder: files beside it can be imported, and its classes find their module.
-    sys.path[:0] = [str(path.parent), str(Path.cwd())]
-    sys.modules[path.stem] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{path} cannot be imported: {_line(error)}") from error
-    return module
 
 
 def _argument(text: str) -> tuple[str, Any]:
@@ -177,8 +166,3 @@ def _argument(text: str) -> tuple[str, Any]:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
-
-
-def _line(error: BaseException) -> str:
-    name, first = type(error).__name__, first_line(error)
-    return name if first == name else f"{name}: {first}"

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from .._files import check_regular, first_line
-from ..models import OccupancyNetwork, reference, store
+from ..models import LayerOptions, OccupancyNetwork, reference, store
 from . import UserError
 
 NAMES_MAX_BYTES = 2**20  # of a text file of class names
@@ -49,8 +49,9 @@ def run(
     except ValueError as error:
         raise UserError(str(error)) from error
     count = sum(p.numel() for p in model.parameters())
-    pool = f", pool {model.arguments['pool']}" if model.arguments.get("pool") else ""
-    print(f"{folder}: {type(model).__name__} with {outputs} outputs, {count:,} parameters{pool}")
+    pool = LayerOptions.of(model.arguments.get("layers", {})).pool
+    pooling = f", {pool} pooling" if pool else ""
+    print(f"{folder}: {type(model).__name__} with {outputs} outputs, {count:,} parameters{pooling}")
     return 0
 
 

@@ -29,8 +29,7 @@ def run(
 ) -> int:
     """Test the best model of a run on the test set, overall and by class; the results are added to its test.json.
 
-    If the run has a network of the user's own, the copy of its file in the folder is executed: test only runs that you
-    trust.
+    Careful: of a run that was trained with --model my_file.py:MyNet, this EXECUTES the copy of that file in its folder.
 
     Args:
         run: folder of the run.

@@ -47,7 +47,7 @@ def run(
             the package, trained on scanned household objects, complete and seen from one side.
         resolution: cells of the grid along each axis: 32, 64, 128, 256 and so on.
         threshold: occupancy probability above which a point is inside; by default the best one on validation shapes.
-        refine: steps that move the vertices towards the level set of the occupancy.
+        refine: steps that move the vertices toward the level set of the occupancy.
         faces: simplify the mesh to about this number of faces.
         drop_nan: drop points that are NaN or infinite, as depth cameras write them.
         seed: seed of the subset of points, if the scan has more than the clouds the network was trained on.

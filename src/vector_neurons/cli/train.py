@@ -44,7 +44,8 @@ class Options:
     The first argument is the task: classification, segmentation or reconstruction. Or --resume RUN resumes a run,
     bit-identical to an uninterrupted one; --threads and --device may change then, and --epochs grow. A run is a folder:
     configuration, metrics, curve, checkpoints. The best epoch on the validation set is tested at the end. A network of
-    your own: --model my_file.py:MyNet. Many processes: torchrun --nproc-per-node 2 -m vector_neurons train ...
+    your own: --model my_file.py:MyNet EXECUTES the file, and --resume the copy of it in the run. Many processes:
+    torchrun --nproc-per-node 2 -m vector_neurons train ...
     """
 
     preset: str | None = None

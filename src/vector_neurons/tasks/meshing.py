@@ -45,7 +45,7 @@ def reconstruct(
         points: the scan. If it has more points than the training clouds, as many are sampled.
         threshold: probability above which a point is inside; by default that of the model, or 0.5.
         resolution: cells of the grid along each axis.
-        refine: steps that move the vertices towards the level set.
+        refine: steps that move the vertices toward the level set.
         batch: query points decoded at once.
         seed: of the sampled points.
         options: further options of `mesh.extract`.

@@ -53,7 +53,7 @@ class Reconstruction(Task):
     def loss(
         self, logits: Float[Tensor, "batch queries"], cloud: Cloud, label_smoothing: float = 0.0
     ) -> Float[Tensor, ""]:
-        """Mean cross-entropy over query points; label smoothing moves the targets towards one half."""
+        """Mean cross-entropy over query points; label smoothing moves the targets toward one half."""
         truth = _occupied(cloud).to(torch.float32)
         return F.binary_cross_entropy_with_logits(
             logits.float(), torch.lerp(truth, torch.full_like(truth, 0.5), label_smoothing)

@@ -4,7 +4,7 @@ from . import distributed, mesh_metrics, results, tables
 from .config import DataConfig, NetworkConfig, ProtocolConfig, RecipeConfig, RunConfig, RuntimeConfig
 from .distributed import ProcessGroup, process_group
 from .errors import ConfigError, ResumeError, StoppedError, TrainingError
-from .evaluation import evaluate, measure, report
+from .evaluation import compute_metrics, evaluate, measure
 from .loop import Progress, fit
 from .rules import check
 from .run import find_run, read_config
@@ -23,6 +23,7 @@ __all__ = [
     "StoppedError",
     "TrainingError",
     "check",
+    "compute_metrics",
     "distributed",
     "evaluate",
     "find_run",
@@ -31,7 +32,6 @@ __all__ = [
     "mesh_metrics",
     "process_group",
     "read_config",
-    "report",
     "results",
     "tables",
 ]

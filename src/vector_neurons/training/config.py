@@ -16,7 +16,10 @@ DataName = Literal["shapes", "modelnet40", "shapenet-part", "occupancy", "folder
 
 MAX_INT = 2**31 - 1
 MAX_THREADS = 1024
-ANOTHER_VERSION = "the file is of another version of the package (benchmarks/rename_settings.py converts older ones)"
+ANOTHER_VERSION = (
+    "the file is of another version of the package "
+    "(benchmarks/rename_settings.py of the repository converts older ones)"
+)
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,13 @@ class DataConfig:
     """number of training clouds of --data shapes, by default 4200; validation has a tenth, the test set a fifth"""
     points: PointCount = 1024
     """points per cloud that the network gets"""
-    pool: PointCount = 1024
+    stored_points: PointCount = 1024
     """points stored per cloud; if more than --points, every epoch samples other ones"""
     noise: NonNegative = 0.0
     """standard deviation of Gaussian noise on the points, in training and testing; clouds have radius 1"""
     queries: PointCountOrZero = 0
     """reconstruction: query points per cloud in a training step; testing uses all that are known"""
-    near: Fraction = 0.5
+    near_fraction: Fraction = 0.5
     """reconstruction: fraction of the training query points near the surface; the test set's are uniform"""
 
 
@@ -247,7 +250,7 @@ def default_config(task: TaskName) -> RunConfig:
         return RunConfig(task)
     return RunConfig(
         task,
-        DataConfig(points=300, pool=2048, noise=0.01, queries=2048),
+        DataConfig(points=300, stored_points=2048, noise=0.01, queries=2048),
         NetworkConfig("pointnet"),
         recipe=RecipeConfig(label_smoothing=0.0, anisotropic_scale=1.0, shift=0.0),
         protocol=ProtocolConfig("I", ("I", "SO3"), fixed_poses=True),

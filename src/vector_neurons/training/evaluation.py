@@ -79,8 +79,8 @@ def compute_logits(model: Any, task: Task, cloud: Cloud, config: RunConfig) -> T
     return logits
 
 
-def report(task: Task, counts: Counts) -> dict[str, float]:
-    """The mean loss and the metrics of the task."""
+def compute_metrics(task: Task, counts: Counts) -> dict[str, float]:
+    """The mean loss and the metrics of the task, from the counts of `measure`."""
     return {"loss": (from_fixed_point(counts["loss"]) / counts["clouds"]).item(), **task.report(counts)}
 
 

@@ -37,9 +37,8 @@ NETWORKS: dict[tuple[TaskName, str], type[nn.Module]] = {
     ("reconstruction", "dgcnn"): OccupancyNetwork,
     ("reconstruction", "pointnet"): OccupancyNetwork,
 }
-# Options of NetworkConfig that are fields of LayerOptions, and the networks that take these.
+# Options of NetworkConfig that are fields of LayerOptions, for networks that take these as `layers`.
 LAYER_OPTIONS = {"direction": "direction", "pooling": "pool", "frame": "frame", "mean": "mean"}
-TAKE_LAYER_OPTIONS = (DGCNN, PointNet, DGCNNSegmenter, PointNetSegmenter)
 # Options of NetworkConfig whose constructor argument has another name.
 ARGUMENTS: dict[type[nn.Module], dict[str, str]] = {
     VNTransformer: {"embedding": "width"},
@@ -51,7 +50,7 @@ ARGUMENTS: dict[type[nn.Module], dict[str, str]] = {
 }
 QUERY_POOL = 4  # of shapes, training samples its query points from so many times as many
 SHAPES_QUERIES = {"val": 4096, "test": 8192}  # uniform query points per shape
-TRAIN_CLOUDS_PER_CLOUD = {"train": 1, "val": 10, "test": 5}  # of shapes
+SHAPES_SIZE_DIVISOR = {"train": 1, "val": 10, "test": 5}  # --size counts the training clouds of shapes
 
 
 class InMemory(Dataset):
@@ -71,26 +70,28 @@ class InMemory(Dataset):
 def open_dataset(config: DataConfig, split: str) -> Dataset:
     """Open a split of the data: "train", "val" or "test"."""
     train = split == "train"
-    near = config.near if train else 0.0
+    near = config.near_fraction if train else 0.0
     if config.data == "shapes":
         queries = 0 if not config.queries else QUERY_POOL * config.queries if train else SHAPES_QUERIES[split]
-        return InMemory(Shapes(split, size=shapes_size(config, split), points=config.pool, queries=queries, near=near))
+        return InMemory(
+            Shapes(split, size=shapes_size(config, split), points=config.stored_points, queries=queries, near=near)
+        )
     if config.data == "occupancy":
-        data = InMemory(Occupancy(split, config.data_root, points=config.pool, queries=None, near=near))
+        data = InMemory(Occupancy(split, config.data_root, points=config.stored_points, queries=None, near=near))
         known = 0 if data.clouds.queries is None else data.clouds.queries.shape[1]
         if known < config.queries:
             raise DataError(f"the pack has {known:,} queries of a shape, fewer than --queries {config.queries:,}")
         return data
     if config.data == "modelnet40":
-        return ModelNet40(split, config.data_root, points=config.pool)
+        return ModelNet40(split, config.data_root, points=config.stored_points)
     if config.data == "shapenet-part":
-        return ShapeNetPart(split, config.data_root, points=config.pool)
+        return ShapeNetPart(split, config.data_root, points=config.stored_points)
     return Folder(
         config.folder,
         split,
         config.data_root,
         pack=config.pack,
-        points=config.pool,
+        points=config.stored_points,
         up=config.up,
         drop_nan=config.drop_nan,
     )
@@ -98,7 +99,7 @@ def open_dataset(config: DataConfig, split: str) -> Dataset:
 
 def shapes_size(config: DataConfig, split: str) -> int | None:
     """Number of clouds in a split of shapes; None is the default of the data set."""
-    return None if config.size is None else max(1, config.size // TRAIN_CLOUDS_PER_CLOUD[split])
+    return None if config.size is None else max(1, config.size // SHAPES_SIZE_DIVISOR[split])
 
 
 def build_task(config: RunConfig, data: Dataset, threshold: float | None = None) -> Task:
@@ -172,7 +173,7 @@ def network_options(config: NetworkConfig, network: type[nn.Module]) -> dict[str
     names = [one.name for one in fields(config) if one.name != "model"]
     changed = {name: x for name in names if (x := getattr(config, name)) != getattr(NetworkConfig(), name)}
     layers: dict[str, Any] = {}
-    if network in TAKE_LAYER_OPTIONS:
+    if "layers" in parameters and isinstance(parameters["layers"].default, LayerOptions):
         layers = {field: changed.pop(name) for name, field in LAYER_OPTIONS.items() if name in changed}
     refused = [
         f"--{name.replace('_', '-')}"

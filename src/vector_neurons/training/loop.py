@@ -211,7 +211,7 @@ class Trainer:
         epoch, seconds = progress.epoch, progress.seconds
         validated = self.model if self.averaged is None else self.averaged
         try:
-            val = evaluation.report(
+            val = evaluation.compute_metrics(
                 self.task, evaluation.measure(validated, self.task, self.val, self.config, kind, self.group)
             )
         except RangeError as error:

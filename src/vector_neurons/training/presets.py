@@ -129,14 +129,14 @@ class Table:
             points, network, chosen = FAST_POINTS, replace(row.network, k=FAST_NEIGHBORS), FAST
             if network.neurons == "vector" and not self.keeps_frames:
                 network = replace(network, frame="linear")
-        pool = points if recipe == "paper" else 2 * points
-        data_config = DataConfig(data=data, points=points, pool=pool)
+        stored = points if recipe == "paper" else 2 * points
+        data_config = DataConfig(data=data, points=points, stored_points=stored)
         return RunConfig(self.task, data_config, network, chosen, ProtocolConfig(train, tests))
 
 
 def _reconstruction(row: TableRow, protocol: ProtocolConfig, data: DataName, recipe: RecipeName) -> RunConfig:
     """300 points with noise 0.01 for a radius of 1, somewhat more than the paper's 0.005 for a longest side of 1."""
-    data_config = replace(default_config("reconstruction").data, data=data, near=0.0)
+    data_config = replace(default_config("reconstruction").data, data=data, near_fraction=0.0)
     if recipe == "paper":
         return RunConfig("reconstruction", data_config, row.network, PAPER["reconstruction", "pointnet"], protocol)
     network = replace(
@@ -148,7 +148,7 @@ def _reconstruction(row: TableRow, protocol: ProtocolConfig, data: DataName, rec
         conditional=True,
     )
     return RunConfig(
-        "reconstruction", replace(data_config, queries=256, near=0.5), network, FAST_RECONSTRUCTION, protocol
+        "reconstruction", replace(data_config, queries=256, near_fraction=0.5), network, FAST_RECONSTRUCTION, protocol
     )
 
 

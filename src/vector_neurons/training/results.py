@@ -12,6 +12,7 @@ from ..typing import Rotations
 from . import evaluation
 from .distributed import ProcessGroup
 from .errors import TrainingError
+from .evaluation import compute_metrics
 from .run import LOCK, write_errors
 
 TEST = "test.json"
@@ -26,23 +27,20 @@ class EvaluationResult(NamedTuple):
     counts: dict[Rotations, list[Counts]]
 
 
-def record(
-    folder: Path, rotations: Sequence[Rotations], trials: int = 1, group: ProcessGroup | None = None
-) -> EvaluationResult:
-    """Test the best model of a run, and add the reports to those in its folder."""
-    tested = measure(folder, rotations, trials, group)
-    if group is None or group.is_main:
-        add(folder, tested.reports)
-    return tested
-
-
 def measure(
-    folder: Path, rotations: Sequence[Rotations], trials: int = 1, group: ProcessGroup | None = None
+    folder: Path,
+    rotations: Sequence[Rotations],
+    trials: int = 1,
+    group: ProcessGroup | None = None,
+    *,
+    save: bool = False,
 ) -> EvaluationResult:
-    """Test the best model of a run without writing the reports."""
+    """Test the best model of a run; with `save`, add the reports to those in its folder."""
     read(folder)  # a damaged file is reported before all the work
     task, counted = evaluation.evaluate(folder, rotations, trials, group)
-    reports: Results = {kind: [evaluation.report(task, counts) for counts in every] for kind, every in counted.items()}
+    reports: Results = {kind: [compute_metrics(task, counts) for counts in every] for kind, every in counted.items()}
+    if save and (group is None or group.is_main):
+        add(folder, reports)
     return EvaluationResult(reports, task, counted)
 
 

@@ -15,8 +15,13 @@ MAX_LAYERS = 64
 Violations = list[tuple[bool, str]]  # whether a rule is violated, and the message if so
 
 
-def check(config: RunConfig, processes: int = 1) -> None:
+def check(config: RunConfig, processes: int = 1, *, execute: bool = True) -> None:
     """Refuse a configuration that cannot work; the message is one line.
+
+    Args:
+        config: configuration to check.
+        processes: number of processes that share a batch.
+        execute: import the file of a user's network, which executes it, to check its class as well.
 
     >>> vn.training.check(vn.training.RunConfig("classification"))
     """
@@ -27,6 +32,8 @@ def check(config: RunConfig, processes: int = 1) -> None:
     for violated, message in violations:
         if violated:
             raise ConfigError(message)
+    if is_user_network(config.network.model) and not execute:
+        return
     network = network_class(config)
     network_options(config.network, network)
     k, fewest = _neighbors(config, network), config.recipe.early_points or config.data.points
@@ -51,11 +58,14 @@ def _data_rules(config: RunConfig) -> Violations:
         ),
         (data.data != "shapes" and data.size is not None, "--size belongs to --data shapes"),
         (
-            (data.size or 0) * data.pool > MAX_STORED_POINTS,
-            f"--size {data.size} clouds of --pool {data.pool} points are more than the {MAX_STORED_POINTS:,} points "
-            "that are kept in memory",
+            (data.size or 0) * data.stored_points > MAX_STORED_POINTS,
+            f"--size {data.size} clouds of --stored-points {data.stored_points} are more than the "
+            f"{MAX_STORED_POINTS:,} points that are kept in memory",
         ),
-        (data.points > data.pool, f"--points {data.points} are more than the --pool of {data.pool}"),
+        (
+            data.points > data.stored_points,
+            f"--points {data.points} are more than --stored-points {data.stored_points}",
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run: its configuration in `config.json`, its lock, and errors of write_errors to it."""
+"""The folder of a run: its configuration in `config.json`, its lock, and errors of writing to it."""
 
 import json
 from collections.abc import Iterator
@@ -34,13 +34,16 @@ def write_config(folder: Path, config: RunConfig) -> None:
 
 
 def read_config(folder: Path) -> RunConfig:
-    """Read and check the configuration of a run."""
+    """Read the configuration of a run and check its values; no code is executed.
+
+    The file of a user's network is imported when the network is built.
+    """
     path = folder / CONFIG
     try:
         if not path.exists():
             raise TrainingError(f"{folder} holds no run: {CONFIG} is missing")
         config = use_copy(RunConfig.from_dict(read_json(path)), folder)
-        check(config)
+        check(config, execute=False)
         return config
     except OSError as error:  # permission denied, a name that is too long
         raise TrainingError(f"{path} cannot be read: {first_line(error)}") from error
@@ -76,7 +79,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def write_errors(folder: Path) -> Iterator[None]:
-    """Turn errors of write_errors to a folder into one line."""
+    """Turn errors of writing to a folder into one line."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:

@@ -95,7 +95,7 @@ def fill(
         missing = [kind for kind in job.config.protocol.test_rotations if len(tested.get(kind, [])) < trials]
         group.barrier()
         if missing:
-            results.record(job.folder, missing, trials, group)
+            results.measure(job.folder, missing, trials, group, save=True)
         text = _write(table, all_jobs, out, name, about, group)
     return text
 

@@ -1,13 +1,12 @@
 """Networks of the user's own: `--model my_file.py:MyNet` imports the file, and the run keeps a copy of it."""
 
-import hashlib
-import sys
 from pathlib import Path
-from types import ModuleType
 
 from torch import nn
 
-from .._files import first_line, write_file
+from .._files import CHECKSUMS, FileError, first_line, verify_checksums, write_checksums, write_file
+from .._user_code import UserCodeError, import_file, imported_source
+from .._user_code import describe as describe
 from .errors import ConfigError, TrainingError
 
 
@@ -25,17 +24,12 @@ def split(model: str) -> tuple[Path, str]:
 
 
 def import_class(model: str) -> type[nn.Module]:
-    """Import the class that `my_file.py:MyNet` names.
-
-    The same source gives the same class, however often it is imported. The folder of the file is not on the import
-    path: the run keeps a copy of this one file, which must not depend on others beside it.
-    """
+    """Execute the file that `my_file.py:MyNet` names, and return its class."""
     file, name = split(model)
     try:
-        source = file.read_bytes()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--model {model}: the file cannot be read: {first_line(error)}") from error
-    module = _import(file, source)
+        module = import_file(file)
+    except UserCodeError as error:
+        raise ConfigError(f"--model {model}: {error}") from error
     found = getattr(module, name, None)
     if found is None:
         classes = [key for key, x in vars(module).items() if isinstance(x, type) and x.__module__ == module.__name__]
@@ -45,47 +39,27 @@ def import_class(model: str) -> type[nn.Module]:
     return found
 
 
-def _import(file: Path, source: bytes) -> ModuleType:
-    key = hashlib.sha256(str(file.resolve()).encode(errors="surrogateescape") + b"\0" + source).hexdigest()
-    name = f"vector_neurons_user_{file.stem}_{key[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    module = ModuleType(name)
-    module.__file__ = str(file)
-    sys.modules[name] = module  # before it runs: dataclasses look their module up
-    try:
-        exec(compile(source, str(file), "exec"), module.__dict__)  # compiled here, to leave no __pycache__ in a run
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise ConfigError(f"{file} cannot be imported: {describe(error)}") from error
-    return module
-
-
-def describe(error: BaseException) -> str:
-    """The kind of an error in the user's code and its first line.
-
-    >>> describe(KeyError("k"))
-    "KeyError: 'k'"
-    """
-    kind, line = type(error).__name__, first_line(error)
-    return line if line == kind else f"{kind}: {line}"
-
-
 def keep_source(model: str, folder: Path) -> None:
-    """Copy the file of a user's network into the folder of its run, so that the run does not depend on the original."""
+    """Write the source of a user's network, as it was executed, into the folder of its run, with its checksum."""
     if is_user_network(model):
         file, _ = split(model)
         try:
-            write_file(folder / file.name, file.read_bytes())
+            write_file(folder / file.name, imported_source(file))
+            write_checksums(folder, [file.name])
         except OSError as error:
             raise TrainingError(f"{file} cannot be copied to {folder}: {first_line(error)}") from error
 
 
 def in_run(model: str, folder: Path) -> str:
-    """The same model, its file being the copy in the folder of the run."""
+    """The same model, its file being the copy in the folder of the run; a copy that changed is refused."""
     if not is_user_network(model):
         return model
     file, name = split(model)
+    try:
+        if (folder / CHECKSUMS).exists():
+            verify_checksums(folder, [file.name])
+    except FileError as error:
+        raise TrainingError(f"{error}; put it back, or delete {folder / CHECKSUMS} to use the run as it is") from error
     return f"{folder / file.name}:{name}"
 
 
