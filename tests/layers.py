@@ -1,6 +1,6 @@
 """The table of layers: every configuration the library offers, and what `docs/layers.md` claims of it.
 
-Tests that hold for every layer are parametrised over `LAYERS`:
+Tests that hold for every layer are parametrized over `LAYERS`:
 
     @pytest.mark.parametrize("layer", LAYERS, ids=str)
     def test_something(layer):
@@ -113,7 +113,7 @@ def invariant(**options: Any) -> Make:
 
 
 # Claims that come together.
-ELEMENTS: dict[str, Any] = {"ranks": (4, 5)}  # needs elements to pool or normalise over
+ELEMENTS: dict[str, Any] = {"ranks": (4, 5)}  # needs elements to pool or normalize over
 GRAPH: dict[str, Any] = {"ranks": (4,), "chooses": True}
 BATCH: dict[str, Any] = {"scale": None, "batch": True}
 CHIRAL: dict[str, Any] = {"dims": (3,), "reflection": False}  # uses a cross product

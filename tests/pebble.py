@@ -12,7 +12,7 @@ def pebble():
     with torch.no_grad():
         code = model.encode(torch.randn(4, 80, 3)).overall
         first, last = model.decoder.queries.linear, model.decoder.logits
-        first.weight[:, 0] = -4.0  # of the squared distance from the centre
+        first.weight[:, 0] = -4.0  # of the squared distance from the center
         first.weight[:, 1:17] = torch.randn(32, 16) * 0.15 / code.std()
         first.weight[:, 17:] = 0.0
         first.bias.fill_(2.4)

@@ -74,13 +74,13 @@ def test_the_authors_eight_networks_with_only_the_imports_changed(name, pooling,
     assert relative_error(y, expected) <= allowed
 
 
-def randomised(network):
+def randomized(network):
     generator = torch.Generator().manual_seed(0)
     return {k: torch.randn(t.shape, generator=generator, dtype=torch.float64) for k, t in network.state_dict().items()}
 
 
 def test_ndfs_occupancy_network():
-    pair = both(networks.VNOccNet, randomised(networks.VNOccNet(plain)), True)
+    pair = both(networks.VNOccNet, randomized(networks.VNOccNet(plain)), True)
     cloud, queries = points(2, 30, 3), points(2, 7, 3, seed=3)
     compare(pair, cloud, queries)
     R = rotations.draw("SO3", 1, dtype=torch.float64)[0]
@@ -119,7 +119,7 @@ def layers(name):
 @pytest.mark.parametrize("order", ["contiguous", "transposed"])
 def test_layers_are_the_authors_and_their_results_can_be_viewed(name, order):
     ours, theirs = layers(name)
-    state = {k: t + 1 if "running" in k else t for k, t in randomised(theirs).items()}
+    state = {k: t + 1 if "running" in k else t for k, t in randomized(theirs).items()}
     state = {k: t.abs() if "running" in k else t for k, t in state.items()}
     ours.load_state_dict(state)
     theirs.load_state_dict(state)

@@ -21,7 +21,7 @@ def draw(*shape):
     return torch.randn(shape, dtype=torch.float64)
 
 
-def randomised(layer):
+def randomized(layer):
     """Float64, and no parameter or statistic left at a value that could hide a mistake."""
     for parameter in layer.double().parameters():
         nn.init.normal_(parameter)

@@ -4,7 +4,7 @@ import vector_neurons as vn
 from vector_neurons.nn import functional as VF
 
 from . import transcription as paper
-from .compare import assert_same, draw, every_shape, lists, numbers, randomised, run_mlp, sets, shapes_3d, vectors
+from .compare import assert_same, draw, every_shape, lists, numbers, randomized, run_mlp, sets, shapes_3d, vectors
 
 
 def frame_by_frame(V, T):
@@ -52,7 +52,7 @@ def test_vn_in_orthonormal(shape, frame):
 
 
 def check_vn_in(layer, shape):
-    randomised(layer)
+    randomized(layer)
     if len(layer.to_frame) > 1:
         assert len(layer.to_frame) == 3
     for training in (True, False):

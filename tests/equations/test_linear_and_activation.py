@@ -12,7 +12,7 @@ from .compare import (
     every_shape,
     lists,
     mapped,
-    randomised,
+    randomized,
     run_block,
     run_mlp,
     set_shapes,
@@ -41,7 +41,7 @@ def each_channel(function, q, k, *arguments):
 @every_shape
 def test_linear(shape):
     for out in (4, 5):
-        layer, x = randomised(vn.Linear(4, out)), draw(*shape)
+        layer, x = randomized(vn.Linear(4, out)), draw(*shape)
         expected = mapped(x, layer.weight)
         assert_same(layer(x), expected)
         assert_same(VF.linear(x, layer.weight), expected)
@@ -50,7 +50,7 @@ def test_linear(shape):
 @set_shapes
 def test_linear_unshared(shape):
     elements = shape[-3]
-    layer, x = randomised(vn.Linear(4, 5, num_elements=elements)), draw(*shape)
+    layer, x = randomized(vn.Linear(4, 5, num_elements=elements)), draw(*shape)
     W = layer.weight.tolist()
     expected = vectors([paper.linear(V, W[n % elements]) for n, V in enumerate(lists(x))], shape[:-2])
     assert_same(layer(x), expected)
@@ -71,7 +71,7 @@ def test_relu(shape, shared):
 def test_leaky_relu(shape, slope, shared):
     q, k = draw(*shape), directions(shape, shared)
     assert_same(VF.leaky_relu(q, k, slope), each_channel(paper.leaky_relu, q, k, slope))
-    layer = randomised(vn.LeakyReLU(4, negative_slope=slope, shared_direction=shared))
+    layer = randomized(vn.LeakyReLU(4, negative_slope=slope, shared_direction=shared))
     assert_same(layer(q), each_channel(paper.leaky_relu, q, mapped(q, layer.direction.weight), slope))
 
 
@@ -116,7 +116,7 @@ def test_activation(shape, signed, shared):
     rule = paper.activation if signed else paper.activation_of_length
     q, k = draw(*shape), directions(shape, shared)
     assert_same(VF.activation(q, k, cubic, signed=signed), each_channel(rule, q, k, cubic))
-    layer = randomised(vn.Activation(4, cubic, signed=signed, shared_direction=shared))
+    layer = randomized(vn.Activation(4, cubic, signed=signed, shared_direction=shared))
     assert_same(layer(q), each_channel(rule, q, mapped(q, layer.direction.weight), cubic))
 
 
@@ -135,7 +135,7 @@ NORMED = [(shape, norm) for shape in SHAPES for norm in NORMS if norm != "instan
 @pytest.mark.parametrize("source", ["input", "output"])
 def test_block(shape, norm, slope, source):
     shared = shape[-2] == 5
-    layer = randomised(
+    layer = randomized(
         vn.Block(4, 3, norm=norm, direction=source, negative_slope=slope, shared_direction=shared),
     )
     for training in (True, False):
@@ -147,7 +147,7 @@ def test_block(shape, norm, slope, source):
 
 @pytest.mark.parametrize("source", ["input", "output"])
 def test_block_with_activation(source):
-    layer, x = randomised(vn.Block(4, 3, norm="none", direction=source, activation=cubic)), draw(2, 3, 3, 4)
+    layer, x = randomized(vn.Block(4, 3, norm="none", direction=source, activation=cubic)), draw(2, 3, 3, 4)
     q = mapped(x, layer.linear.weight)
     k = mapped(x if source == "input" else q, layer.direction.weight)
     assert_same(layer(x), each_channel(paper.activation, q, k, cubic))
@@ -155,11 +155,11 @@ def test_block_with_activation(source):
 
 @every_shape
 def test_mlp(shape):
-    layer, x = randomised(vn.MLP([4, 5, 3, 2])), draw(*shape)
+    layer, x = randomized(vn.MLP([4, 5, 3, 2])), draw(*shape)
     assert_same(layer(x), vectors(run_mlp(layer, lists(x), shape[0]), shape[:-2]))
 
 
 def test_parts_of_an_mlp_follow_each_other():
-    layer, x = randomised(vn.MLP([4, 5, 3, 2])), draw(2, 6, 3, 4)
+    layer, x = randomized(vn.MLP([4, 5, 3, 2])), draw(2, 6, 3, 4)
     assert torch.equal(layer[1:](layer[:1](x)), layer(x))
     assert layer[-1] is list(layer)[-1]

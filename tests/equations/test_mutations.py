@@ -62,7 +62,7 @@ instance_checks = [
     lambda: norms.test_instance_norm(SHAPE, 0.3),
     lambda: activations.test_block(SHAPE, "instance", 0.2, "output"),
 ]
-standardise_checks = [
+standardize_checks = [
     *instance_checks,
     lambda: norms.test_layer_norm(SHAPE, 0.3),
     lambda: activations.test_block(SHAPE, "layer", 0.2, "output"),
@@ -214,7 +214,7 @@ MUTANTS = [
     *wrong("functional.mean_pool", mean_checks, sum=lambda x: x.sum(-3)),
     *wrong(
         "functional._standardize",
-        standardise_checks,
+        standardize_checks,
         not_centered=lambda x, dims, weight, eps: standardized(x, weight, 0, (1 + eps) * square_size(x, dims)),
         spread_about_the_origin=lambda x, dims, weight, eps: standardized(
             x, weight, middle(x, dims), (1 + eps) * square_size(x, dims)

@@ -5,7 +5,7 @@ from vector_neurons.geometry.neighbors import gather
 from vector_neurons.nn import functional as VF
 
 from . import transcription as paper
-from .compare import assert_same, draw, norm_of, randomised, set_shapes, sets, vectors
+from .compare import assert_same, draw, norm_of, randomized, set_shapes, sets, vectors
 
 
 def pooled_by(weight):
@@ -24,7 +24,7 @@ def test_mean_pool(shape):
 def test_max_pool(shape):
     """Global on (B, N, 3, C), local on (B, N, K, 3, C)."""
     x, k, lead = draw(*shape), draw(*shape), shape[:-3]
-    layer = randomised(vn.MaxPool(4))
+    layer = randomized(vn.MaxPool(4))
     axes = len(lead)
     assert_same(layer(x), vectors([pooled_by(layer.direction.weight)(each) for each in sets(x, axes)], lead))
     given = [paper.max_pool(each, its) for each, its in zip(sets(x, axes), sets(k, axes), strict=True)]
@@ -49,7 +49,7 @@ def test_knn(shape, include_self):
 
 
 def test_local_max_pool_in_primal_space():
-    points, x, layer = draw(2, 6, 3), draw(2, 6, 3, 4), randomised(vn.MaxPool(4))
+    points, x, layer = draw(2, 6, 3), draw(2, 6, 3, 4), randomized(vn.MaxPool(4))
     expected = [
         pooled_by(layer.direction.weight)([cloud[m] for m in group])
         for cloud, at in zip(sets(x), sets(vn.lift(points)), strict=True)
@@ -78,19 +78,19 @@ def test_edge_conv(pool, slope, norm, dim, cross):
     options = {"cross": cross, "pool": pool, "norm": norm, "negative_slope": slope}
     for include_self in (True, False):
         x = draw(2, 6, dim, 2)
-        conv = randomised(vn.EdgeConv(2, 4, 3, include_self=include_self, **options))
+        conv = randomized(vn.EdgeConv(2, 4, 3, include_self=include_self, **options))
         graphs = [paper.nearest(cloud, 3, include_self) for cloud in sets(x)]
         assert_same(conv(x), edge_conv(conv, x, graphs))
 
 
 def test_edge_conv_in_primal_space():
-    points, x, conv = draw(2, 6, 3), draw(2, 6, 3, 2), randomised(vn.EdgeConv(2, 4, shared_direction=True))
+    points, x, conv = draw(2, 6, 3), draw(2, 6, 3, 2), randomized(vn.EdgeConv(2, 4, shared_direction=True))
     graphs = [paper.nearest(cloud, 3, True) for cloud in sets(vn.lift(points))]
     assert_same(conv(x, vn.knn(points, 3)), edge_conv(conv, x, graphs))
 
 
 def test_edge_conv_with_directions_from_the_output():
-    x, conv = draw(2, 6, 3, 2), randomised(vn.EdgeConv(2, 4, 3, norm="none", direction="output", negative_slope=0.0))
+    x, conv = draw(2, 6, 3, 2), randomized(vn.EdgeConv(2, 4, 3, norm="none", direction="output", negative_slope=0.0))
     theta, phi = [part.tolist() for part in conv.blocks[0].linear.weight.split(2, 1)]
     expected = []
     for cloud in sets(x):

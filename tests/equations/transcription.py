@@ -143,7 +143,7 @@ def running_statistics(elements, means, variances, *, momentum, log):
     return new_means, new_variances
 
 
-def standardise(vectors, eps):
+def standardize(vectors, eps):
     """Mean vector 0, root mean squared length 1, `eps` relative to the mean squared length before."""
     middle = mean(vectors)
     spread = sum(length(minus(v, middle)) ** 2 for v in vectors) / len(vectors)
@@ -152,14 +152,14 @@ def standardise(vectors, eps):
 
 
 def layer_norm(V, scale, eps):
-    normal = standardise(V, eps)
+    normal = standardize(V, eps)
     return [times(scale[c], normal[c]) for c in range(len(V))]
 
 
 def instance_norm(sample, scale, eps):
     result = [[] for _ in sample]
     for c in range(len(sample[0])):
-        normal = standardise([V[c] for V in sample], eps)
+        normal = standardize([V[c] for V in sample], eps)
         for n in range(len(sample)):
             result[n].append(times(scale[c], normal[n]))
     return result

@@ -29,9 +29,9 @@ def test_unit_cube_has_longest_side_one_about_the_origin(points):
     torch.testing.assert_close(low, -high)
 
 
-@pytest.mark.parametrize("normalise", [sampling.unit_ball, sampling.unit_cube])
-def test_a_single_place_stays_finite(normalise):
-    assert (normalise(torch.full((2, 5, 3), 4.0)) == 0).all()
+@pytest.mark.parametrize("normalize", [sampling.unit_ball, sampling.unit_cube])
+def test_a_single_place_stays_finite(normalize):
+    assert (normalize(torch.full((2, 5, 3), 4.0)) == 0).all()
 
 
 def test_noise(points):
@@ -48,8 +48,8 @@ def test_unit_ball_of_extreme_scales(points, exponent):
     x = points.float()
     scale = torch.tensor([1.0, 2.0**exponent, 1.0, 2.0**exponent]).view(4, 1, 1)
     assert torch.equal(sampling.unit_ball(x * scale), sampling.unit_ball(x))
-    centre, radius = sampling.ball(x)
-    assert torch.equal(sampling.ball(x * scale)[0], centre * scale)
+    center, radius = sampling.ball(x)
+    assert torch.equal(sampling.ball(x * scale)[0], center * scale)
     assert torch.equal(sampling.ball(x * scale)[1], radius * scale)
 
 

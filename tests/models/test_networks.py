@@ -178,12 +178,12 @@ def test_impossible_lengths_are_named(lengths, words):
 
 
 @pytest.mark.parametrize("network", SEGMENTERS, ids=lambda n: n.__name__)
-def test_a_point_s_own_colour_matters_to_its_part(network):
-    module, points, colours = small(network, inputs=Inputs(scalars=3)), clouds(2, 40, 3), clouds(2, 40, 3, seed=1)
+def test_a_point_s_own_color_matters_to_its_part(network):
+    module, points, colors = small(network, inputs=Inputs(scalars=3)), clouds(2, 40, 3), clouds(2, 40, 3, seed=1)
     inputs = inputs_for(network, points)
-    before = module(*inputs, scalars=colours)
-    colours[0, 7] -= 1e-3
-    assert (module(*inputs, scalars=colours) - before)[0, 7].abs().max() > 1e-9
+    before = module(*inputs, scalars=colors)
+    colors[0, 7] -= 1e-3
+    assert (module(*inputs, scalars=colors) - before)[0, 7].abs().max() > 1e-9
 
 
 @pytest.mark.parametrize("network", [DGCNN, PointNet, DGCNNSegmenter], ids=lambda n: n.__name__)
@@ -219,18 +219,18 @@ def test_encode_of_a_scalar_network_has_no_frame(network):
 
 @every_network
 @both_neurons
-def test_normals_turn_and_colours_do_not(network, neurons):
+def test_normals_turn_and_colors_do_not(network, neurons):
     module = small(network, neurons=neurons, inputs=Inputs(vectors=1, scalars=3))
-    points, normals, colours = clouds(2, 64, 3), clouds(2, 64, 3, 1, seed=1), clouds(2, 64, 3, seed=2)
+    points, normals, colors = clouds(2, 64, 3), clouds(2, 64, 3, 1, seed=1), clouds(2, 64, 3, seed=2)
     segments = network in SEGMENTERS
-    inputs = (*inputs_for(network, points), normals, colours)
+    inputs = (*inputs_for(network, points), normals, colors)
     takes = ("points", *(["scalars"] if segments else []), "vectors", "scalars")
     error = equivariance_error(module, inputs, takes, "scalars")
     assert error <= 1e-11 if neurons == "vector" else error > 1e-3
     plain = module(*inputs)
-    other = (*inputs[:-1], colours + 1)
+    other = (*inputs[:-1], colors + 1)
     assert not torch.allclose(module(*other), plain)
-    turned = (*inputs[:-2], normals.flip(2), colours)
+    turned = (*inputs[:-2], normals.flip(2), colors)
     assert not torch.allclose(module(*turned), plain)
     with pytest.raises(ValueError, match="1 further vectors per point, got 0"):
         module(*inputs_for(network, points))

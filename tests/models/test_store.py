@@ -28,8 +28,8 @@ def test_round_trip(tmp_path):
     model = small(inputs=Inputs(scalars=2), layers=LayerOptions(pool="max"))
     store.save(model, tmp_path / "a" / "b", store.Metadata(classes=["cup", "hat", "bed", "car"], up="y"))
     loaded = vn.load(tmp_path / "a" / "b")
-    colours = torch.randn(2, 30, 2)
-    assert torch.equal(loaded(points, scalars=colours), model(points, scalars=colours))
+    colors = torch.randn(2, 30, 2)
+    assert torch.equal(loaded(points, scalars=colors), model(points, scalars=colors))
     assert not loaded.training
     assert loaded.metadata == store.Metadata(classes=["cup", "hat", "bed", "car"], up="y")
     assert loaded.arguments["layers"]["pool"] == "max"

@@ -21,16 +21,16 @@ def generic(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def grid_points(side: int, *, centred: bool) -> Tensor:
+def grid_points(side: int, *, centered: bool) -> Tensor:
     """Points `(2, side³, 3)` of a cubic grid, about the origin or beside it, and the same in another order."""
     axis = torch.arange(side, dtype=torch.float64) - (side - 1) / 2
-    points = torch.cartesian_prod(axis, axis, axis) + (0 if centred else torch.tensor([0.5, 1.0, 1.5]))
+    points = torch.cartesian_prod(axis, axis, axis) + (0 if centered else torch.tensor([0.5, 1.0, 1.5]))
     return torch.stack([points, points[torch.randperm(len(points), generator=torch.Generator().manual_seed(1))]])
 
 
 def grid() -> Tensor:
     """Points of a grid, and three more whole-numbered vectors at each: distances and lengths tie."""
-    points = vn.lift(grid_points(3, centred=True))
+    points = vn.lift(grid_points(3, centered=True))
     more = torch.randint(-1, 2, (2, 27, 3, 3), generator=torch.Generator().manual_seed(2))
     return torch.cat([points, more.double()], dim=-1)
 
@@ -97,10 +97,10 @@ def test_rotation_with_ties(layer, name, dtype):
 
 
 @every_dtype
-@pytest.mark.parametrize("centred", [True, False], ids=["centred", "aside"])
+@pytest.mark.parametrize("centered", [True, False], ids=["centered", "aside"])
 @pytest.mark.parametrize("options", EDGES, ids=str)
-def test_edge_convolution_of_a_grid(options, centred, dtype):
-    x = vn.lift(grid_points(4, centred=centred)).to(dtype)
+def test_edge_convolution_of_a_grid(options, centered, dtype):
+    x = vn.lift(grid_points(4, centered=centered)).to(dtype)
     for k, training in itertools.product((4, 7, 12), (False, True)):
         torch.manual_seed(0)
         module = vn.EdgeConv(1, 8, k=k, **options).to(dtype).train(training)
@@ -109,7 +109,7 @@ def test_edge_convolution_of_a_grid(options, centred, dtype):
 
 @every_dtype
 @pytest.mark.parametrize(
-    "x", [duplicated()[..., :1], vn.lift(grid_points(3, centred=True)), grid()], ids=["duplicated", "lifted", "grid"]
+    "x", [duplicated()[..., :1], vn.lift(grid_points(3, centered=True)), grid()], ids=["duplicated", "lifted", "grid"]
 )
 def test_maxima_with_ties(x, dtype):
     for seed in range(8):
@@ -126,7 +126,7 @@ def test_edge_convolution_of_a_cloud_with_duplicated_points(options, dtype):
 
 
 @pytest.mark.parametrize("name", ["equal", "zero"])
-def test_norms_give_zero_where_there_is_nothing_to_normalise(name):
+def test_norms_give_zero_where_there_is_nothing_to_normalize(name):
     x = DEGENERATE[name]()
     assert vn.InstanceNorm(4).double()(x).abs().max() < 1e-12
     assert not vn.LayerNorm(4).double()(torch.zeros_like(x)).any()
@@ -156,14 +156,14 @@ every_norm = pytest.mark.parametrize("norm", ["batch", "log-batch", "layer", "in
 
 
 @every_norm
-@pytest.mark.parametrize("centred", [True, False], ids=["centred", "aside"])
-def test_rotation_of_a_network_on_a_grid(norm, centred):
-    assert_equivariant(network(norm), grid_points(5, centred=centred), "points", "scalars", tolerance=1e-10)
+@pytest.mark.parametrize("centered", [True, False], ids=["centered", "aside"])
+def test_rotation_of_a_network_on_a_grid(norm, centered):
+    assert_equivariant(network(norm), grid_points(5, centered=centered), "points", "scalars", tolerance=1e-10)
 
 
 @every_norm
-@pytest.mark.parametrize("centred", [True, False], ids=["centred", "aside"])
-def test_gradients_of_a_network_on_a_grid_are_of_ordinary_size(norm, centred):
+@pytest.mark.parametrize("centered", [True, False], ids=["centered", "aside"])
+def test_gradients_of_a_network_on_a_grid_are_of_ordinary_size(norm, centered):
     module = network(norm)
-    module(grid_points(5, centred=centred)).square().sum().backward()
+    module(grid_points(5, centered=centered)).square().sum().backward()
     assert max(float(p.grad.abs().max()) for p in module.parameters()) < 1e4

@@ -87,20 +87,20 @@ def test_no_degree_fits_a_layer_with_a_scale_of_its_own(layer, degree):
     assert error(layer, "scale", degree=degree) > FAILS
 
 
-def vectors_of(points: Tensor, *, centred: bool = True) -> Tensor:
-    """Four vectors at each point that turn with the cloud and, with `centred`, stay when it moves."""
-    x = vn.center(points) if centred else points
+def vectors_of(points: Tensor, *, centered: bool = True) -> Tensor:
+    """Four vectors at each point that turn with the cloud and, with `centered`, stay when it moves."""
+    x = vn.center(points) if centered else points
     x = x * torch.linspace(0.5, 1.5, x.shape[1], dtype=x.dtype)[:, None]  # the mean of what follows is not zero
     return vn.lift(x, x.roll(1, 1), x.roll(2, 1), x.roll(5, 1))
 
 
 @every_layer
-def test_translation_goes_with_the_centre(layer):
+def test_translation_goes_with_the_center(layer):
     points = torch.randn(2, 16, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     module = layer.module_for(vectors_of(points))
     options = {"takes": "points", "gives": layer.gives, "group": "SE3"}
     assert equivariance_error(lambda p: module(vectors_of(p)), points, **options) <= 1e-11
-    assert equivariance_error(lambda p: module(vectors_of(p, centred=False)), points, **options) > FAILS
+    assert equivariance_error(lambda p: module(vectors_of(p, centered=False)), points, **options) > FAILS
 
 
 @given(seed=seeds, shift=st.floats(-100, 100), n=st.integers(1, 5))

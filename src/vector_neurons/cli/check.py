@@ -68,7 +68,8 @@ def run(
     module = load(target, arguments).to(precision).train(train)
     x: Any = torch.randn(shape, dtype=precision)
     kinds: Any = takes
-    if isinstance(module, Model):
+    library = isinstance(module, Model) and type(module).example is not Model.example
+    if library:
         if takes != "points" or layout != "bn3":
             raise UserError(f"{target} is a model of this library: it takes points (B, N, 3)")
         x, kinds = module.example(x)
@@ -81,7 +82,7 @@ def run(
 
     def other() -> str:
         """Advice, if the module is equivariant with the axes in another order."""
-        if takes != "points" or layout != "bn3" or isinstance(module, Model):
+        if takes != "points" or layout != "bn3" or library:
             return ""
         try:
             holds = report("b3n", x.mT).culprit is None

@@ -88,7 +88,7 @@ class NetworkConfig:
     """The network; None takes the default of its constructor, which is the paper's."""
 
     model: str = "dgcnn"
-    """architecture: dgcnn, pointnet, transformer (classification only), or a class of your own as my_file.py:MyNet"""
+    """architecture: dgcnn, pointnet, transformer, framenet (both classification only), or a class of your own as my_file.py:MyNet"""
     neurons: Neurons = "vector"
     """vector: rotation-equivariant vector neurons; scalar: the classical network"""
     k: PointCount | None = None
@@ -104,7 +104,7 @@ class NetworkConfig:
     widths: tuple[VectorWidth, ...] | None = None
     """channels of the edge convolutions of a DGCNN, counted in scalar neurons"""
     embedding: VectorWidth | None = None
-    """channels before the pooling over points, counted in scalar neurons; the width of a transformer"""
+    """channels before the pooling over points, counted in scalar neurons; the width of a transformer or framenet"""
     hidden: tuple[Width, ...] | None = None
     """widths of the hidden layers of the head"""
     dropout: FractionBelowOne | None = None

@@ -14,6 +14,7 @@ from ..data import Cloud, DataError, Dataset, Folder, ModelNet40, Occupancy, Sha
 from ..models import (
     DGCNN,
     DGCNNSegmenter,
+    FrameNet,
     LayerOptions,
     OccupancyNetwork,
     PointNet,
@@ -32,6 +33,7 @@ NETWORKS: dict[tuple[TaskName, str], type[nn.Module]] = {
     ("classification", "dgcnn"): DGCNN,
     ("classification", "pointnet"): PointNet,
     ("classification", "transformer"): VNTransformer,
+    ("classification", "framenet"): FrameNet,
     ("segmentation", "dgcnn"): DGCNNSegmenter,
     ("segmentation", "pointnet"): PointNetSegmenter,
     ("reconstruction", "dgcnn"): OccupancyNetwork,
@@ -42,6 +44,7 @@ LAYER_OPTIONS = {"direction": "direction", "pooling": "pool", "frame": "frame", 
 # Options of NetworkConfig whose constructor argument has another name.
 ARGUMENTS: dict[type[nn.Module], dict[str, str]] = {
     VNTransformer: {"embedding": "width"},
+    FrameNet: {"embedding": "width"},
     OccupancyNetwork: {
         "encoder_width": "hidden",
         "decoder_width": "decoder_hidden",
@@ -195,8 +198,8 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
         options["encoder"] = config.network.model
     if network in (DGCNNSegmenter, PointNetSegmenter) and "widths" in options:
         options["widths"] = tuple((width,) for width in options["widths"])
-    if network is VNTransformer and "hidden" in options:
-        (options["hidden"],) = options["hidden"]  # its head has one hidden layer
+    if network in (VNTransformer, FrameNet) and "hidden" in options:
+        (options["hidden"],) = options["hidden"]  # their heads have one hidden layer
     counts = {"classification": (data.classes,), "segmentation": (data.parts, data.classes), "reconstruction": ()}
     sizes = tuple(map(len, counts[config.task]))
     torch.manual_seed(config.runtime.seed)

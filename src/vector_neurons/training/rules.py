@@ -114,8 +114,8 @@ def _network_rules(config: RunConfig) -> Violations:
         (network.neurons == "scalar" and not plain, "--direction, --frame and --no-mean are about vector neurons"),
         (network.model == "pointnet" and network.widths is not None, "--widths are those of a DGCNN"),
         (
-            network.model == "transformer" and len(network.hidden or (1,)) != 1,
-            f"--hidden takes one width with --model transformer, got {len(network.hidden or ())}",
+            network.model in ("transformer", "framenet") and len(network.hidden or (1,)) != 1,
+            f"--hidden takes one width with --model {network.model}, got {len(network.hidden or ())}",
         ),
         *(
             (

@@ -57,19 +57,19 @@ def gallery(
     rows = math.ceil(count / columns)
     figure = _new_figure(2.2 * columns, 2.4 * rows)
     palette = torch.tensor([[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in PALETTE])
-    right, up, towards = _camera(azimuth, elevation)
-    light = torch.nn.functional.normalize(up + 0.6 * towards - 0.3 * right, dim=0)
+    right, up, toward = _camera(azimuth, elevation)
+    light = torch.nn.functional.normalize(up + 0.6 * toward - 0.3 * right, dim=0)
     for i in range(count):
         axes = figure.add_subplot(rows, columns, i + 1)
         cloud = points[i].detach().cpu().double()
         size, facing = len(cloud), None if normals is None else normals[i]
         part = torch.zeros(size, dtype=torch.long) if parts is None else parts[i].cpu()
         color = palette[part % len(PALETTE)].double()
-        depth = cloud @ towards
+        depth = cloud @ toward
         shown = torch.ones(size, dtype=torch.bool)
         if facing is not None:
             facing = facing.detach().cpu().double()
-            shown = facing @ towards > 0
+            shown = facing @ toward > 0
             color = color * (0.7 + 0.3 * (facing @ light).clamp(min=0)[:, None])
         haze = 0.25 * (1 - (depth - depth.min()) / (depth.max() - depth.min()).clamp(min=1e-9))[:, None]
         color = color + (1 - color) * haze
@@ -130,8 +130,8 @@ def _new_figure(width: float, height: float) -> "Figure":
 
 
 def _camera(azimuth: float, elevation: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return unit vectors to the right, up and towards the camera."""
+    """Return unit vectors to the right, up and toward the camera."""
     a, e = math.radians(azimuth), math.radians(elevation)
-    towards = torch.tensor([math.cos(a) * math.cos(e), math.sin(a) * math.cos(e), math.sin(e)], dtype=torch.float64)
+    toward = torch.tensor([math.cos(a) * math.cos(e), math.sin(a) * math.cos(e), math.sin(e)], dtype=torch.float64)
     right = torch.tensor([-math.sin(a), math.cos(a), 0], dtype=torch.float64)
-    return right, torch.linalg.cross(towards, right), towards
+    return right, torch.linalg.cross(toward, right), toward

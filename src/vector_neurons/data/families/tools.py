@@ -66,7 +66,7 @@ def hammer(rng: Sampler) -> list[Solid]:
 
 
 def axe(rng: Sampler) -> list[Solid]:
-    """A hammer whose head is a blade: it spreads towards a thin edge; sometimes on both sides."""
+    """A hammer whose head is a blade: it spreads toward a thin edge; sometimes on both sides."""
     z, reach, size = rng.uniform(0.45, 1.5), rng.uniform(0.2, 0.6), rng.uniform(0.04, 0.11)
     high, edge = size * rng.uniform(2, 3), rng.uniform(0.3, 0.6)
     solids = _shaft(rng, z + size)
@@ -87,7 +87,7 @@ def _shaft(rng: Sampler, h: float) -> list[Solid]:
 
 
 def hand(rng: Sampler) -> list[Solid]:
-    """A right hand: palm towards +x, fingers up and bent towards the palm, the thumb on the side of +y."""
+    """A right hand: palm toward +x, fingers up and bent toward the palm, the thumb on the side of +y."""
     wide, tall, thick = rng.uniform(0.33, 0.6), rng.uniform(0.35, 0.6), rng.uniform(0.09, 0.24)
     size, long, curl, splay = (
         wide * rng.uniform(0.1, 0.13),
@@ -116,7 +116,7 @@ def hand(rng: Sampler) -> list[Solid]:
 
 
 def _finger(root: Point, length: float, fan: float, flexion: float, size: float) -> list[Solid]:
-    """Three bones, each bent further towards +x than the one before."""
+    """Three bones, each bent further toward +x than the one before."""
     bones = []
     for share, turn in ((0.45, 0.35), (0.32, 1.0), (0.28, 1.6)):
         step, angle = length * share, flexion * turn
