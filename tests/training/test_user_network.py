@@ -215,7 +215,7 @@ def test_only_options_that_were_set_are_passed(file):
         ("{file}:Wide", {}, r"must give logits of shape \(2, 21\) for clouds of shape \(2, 64, 3\), got \(2, 3\)$"),
         ("{file}:Dictionary", {}, r"must give logits of shape \(2, 21\) .*, got dict$"),
         ("{file}:Tiny", {"task": "reconstruction"}, r"networks of your own are for classification and segmentation"),
-        ("dgcn", {}, r"^--model dgcn is not available for classification: choose dgcnn, pointnet, transformer, or"),
+        ("dgcn", {}, r"^--model dgcn is not available for classification: choose dgcnn, pointnet, transformer, framenet, or"),
     ],
 )
 def test_mistakes_are_one_line(file, tmp_path, unchecked, model, changes, why):
