@@ -36,5 +36,5 @@ def test_lines_are_wrapped(page):
 
 @pytest.mark.parametrize("page", ALL)
 def test_spelling_is_american(page):
-    british = r"\b\w*(?:neighbour|color|normalis|initialis|center|behaviour|optimis|recognis|generalis)\w*"
+    british = r"\b\w*(?:neighbour|colour|normalis|initialis|centre|behaviour|optimis|recognis|generalis)\w*"
     assert not re.findall(british, text(page), flags=re.IGNORECASE)
