@@ -69,7 +69,7 @@ def run(
     x: Any = torch.randn(shape, dtype=precision)
     kinds: Any = takes
     library = isinstance(module, Model) and type(module).example is not Model.example
-    if library:
+    if isinstance(module, Model) and library:
         if takes != "points" or layout != "bn3":
             raise UserError(f"{target} is a model of this library: it takes points (B, N, 3)")
         x, kinds = module.example(x)

@@ -88,7 +88,7 @@ class NetworkConfig:
     """The network; None takes the default of its constructor, which is the paper's."""
 
     model: str = "dgcnn"
-    """architecture: dgcnn, pointnet, transformer, framenet (both classification only), or a class of your own as my_file.py:MyNet"""
+    """architecture: dgcnn, pointnet; to classify also transformer, framenet; or your own class as my_file.py:MyNet"""
     neurons: Neurons = "vector"
     """vector: rotation-equivariant vector neurons; scalar: the classical network"""
     k: PointCount | None = None
