@@ -32,6 +32,20 @@ def pytest_runtest_setup():
     torch.default_generator.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _same_backend_for_every_test():
+    """A test, or a command that it runs, may choose a backend for its process: the next one starts as before."""
+    if "vector_neurons.kernels" not in sys.modules:
+        yield
+        return
+    from vector_neurons import kernels
+
+    before = kernels.chosen()
+    yield
+    if kernels.chosen() != before:
+        kernels.use(before)
+
+
 @pytest.fixture
 def unchecked():
     """Without the shape checks of the hook, as users run the library: its own errors are what they see."""

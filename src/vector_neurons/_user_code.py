@@ -39,6 +39,12 @@ def imported_source(file: Path) -> bytes:
     return _imported[file.resolve()]
 
 
+def class_names(module: ModuleType) -> str:
+    """The names of the classes that a module defines, to choose from in a message."""
+    names = [name for name, x in vars(module).items() if isinstance(x, type) and x.__module__ == module.__name__]
+    return ", ".join(names) or "none"
+
+
 def describe(error: BaseException) -> str:
     """The kind of an error in the user's code and its first line.
 

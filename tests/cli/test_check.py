@@ -108,8 +108,8 @@ def test_arguments_functions_and_ready_modules(vn_command, file):
     [
         ("networks.py", [], "write path/to/file.py:ClassName"),
         ("nowhere.py:Good", [], "the file cannot be read: No such file or directory: nowhere.py"),
-        ("networks.py:Missing", [], "has no 'Missing'"),
-        ("networks.py:number", [], "is a int, not a torch.nn.Module"),
+        ("networks.py:Missing", [], "networks.py has no 'Missing'; its classes: Good, Bad, Two, Empty\n"),
+        ("networks.py:number", [], "number is not a torch.nn.Module but of type int"),
         ("networks.py:make", [], "--with NAME=VALUE"),
         ("networks.py:Good", ["--with", "channels"], "NAME=VALUE"),
         ("networks.py:Good", ["--shape", "2", "5", "3"], "1 <= k <= 5"),

@@ -134,6 +134,8 @@ def test_a_preset_gives_defaults_that_flags_change(tmp_path, vn_command):
         (["clasification"], "did you mean classification?"),
         (["classification", "--preset", "fast-vn-dgcn-z"], "did you mean fast-vn-dgcnn-z?"),
         (["segmentation", "--data", "modelnet40"], "no parts"),
+        (["classification", "--learning-rate", "0.1"], "the flag for the learning rate is --lr"),
+        (["classification", "--learning-rate=0.1"], "the flag for the learning rate is --lr"),
         (["classification", "--points", "4096"], "--stored-points"),
         (["classification", "--neurons", "scalar", "--frame", "linear"], "vector neurons"),
         (["classification", "--device", "cuda:77"], "CUDA"),
@@ -158,6 +160,11 @@ def test_a_flag_with_a_typo_is_corrected(vn_command):
     assert "--neurons" in err
 
 
+def test_help_shows_the_task(vn_command):
+    assert vn_command("train", "--help")[1].startswith("usage: vn train TASK [-h]")
+    assert vn_command("train", "segmentation", "--help")[1].startswith("usage: vn train segmentation [-h]")
+
+
 def test_help_groups_the_options(vn_command):
     code, out, _ = vn_command("train", "--help")
     assert code == 0
@@ -172,6 +179,38 @@ def test_mistakes_of_evaluate_are_one_line(vn_command, arguments, line):
     assert code == 2
     assert line in err
     assert err.count("\n") == 1
+
+
+def test_a_saved_model_is_not_a_run(run, vn_command, tmp_path):
+    model = shutil.copytree(run / "best", tmp_path / "model")
+    for command in (["evaluate", model], ["train", "--resume", model]):
+        code, _, err = vn_command(*command)
+        assert code == 2
+        assert err == f"vn {command[0]}: {model} is a saved model: give the folder of a training run\n"
+
+
+@pytest.mark.parametrize(("batch_size", "left_out"), [(14, 0), (16, 10)])
+def test_clouds_that_an_epoch_leaves_out_are_counted(tmp_path, vn_command, batch_size, left_out):
+    code, _, err = vn_command("train", "classification", *SMALL, "--batch-size", batch_size, "--out", tmp_path / "run")
+    assert code == 0, err
+    line = f"each epoch leaves out {left_out} of 42 training clouds, drawn anew each time: --batch-size {batch_size} "
+    assert err.count("leaves out") == err.count(line) == bool(left_out)
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_damaged_file_is_reported_once(tmp_path, vn_command):
+    """Training opens three splits of the folder, each of which warns of it."""
+    for number in range(24):
+        file = tmp_path / "files" / ("a" if number % 2 else "b") / f"{number}.xyz"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f"{i} {number} {i * i}\n" for i in range(70)))
+    (tmp_path / "files" / "a" / "damaged.xyz").write_text("1 2\n")
+    flags = ["--data", "folder", "--folder", tmp_path / "files", "--data-root", tmp_path / "packs"]
+    small = [word for word in SMALL if word not in ("--size", 42)]
+    code, _, err = vn_command("train", "classification", *flags, *small, "--stored-points", 64, "--out", tmp_path / "x")
+    assert code == 0, err
+    assert err.count("damaged.xyz") == 1
+    assert err.startswith("vn train: 1 files of ")
 
 
 def test_a_signal_leaves_a_run_that_can_be_resumed(tmp_path, vn_command, monkeypatch):

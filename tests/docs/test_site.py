@@ -36,6 +36,7 @@ MODULES = [
     "models.store",
     "nn",
     "nn.functional",
+    "nn.hybrid",
     "nn.scalar",
     "nn.vector",
     "tasks",

@@ -197,7 +197,7 @@ def test_numbers_outside_their_range_are_refused(name, value):
 
 
 def test_a_batch_must_fit_the_training_set_and_the_processes(tmp_path):
-    with pytest.raises(TrainingError, match="more than the 10 training clouds"):
+    with pytest.raises(TrainingError, match=r"more than the 10 training clouds: pass --batch-size 10 or less$"):
         fit(tiny(size=10), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="3 processes"):

@@ -96,6 +96,14 @@ class Deep(Tiny):
     def __init__(self, classes, layers=2):  # a number, not the LayerOptions of the networks of the package
         super().__init__(classes)
 
+class NoArgument(Tiny):
+    def __init__(self):
+        super().__init__(3)
+
+class NoArgumentModel(vn.models.Model):
+    def __init__(self):
+        super().__init__()
+
 class Empty(nn.Module):
     def __init__(self, classes):
         super().__init__()
@@ -207,7 +215,9 @@ def test_only_options_that_were_set_are_passed(file):
         ("{file}:Tiny", {"hidden": (4,), "embedding": 12}, r"^Tiny does not take --embedding, --hidden$"),
         ("{file}:Tiny", {"k": 100}, r"--k 100 neighbors are more than"),
         ("{file}:Fails", {}, r"^Fails\(21\) failed: RuntimeError: cannot have 21 classes$"),
-        ("{file}:Parts", {}, r"^Parts\(21\) failed: TypeError: .*'categories'$"),
+        ("{file}:Parts", {}, r"^Parts\(21\) failed: TypeError: .*'categories'; it is given the number of classes"),
+        ("{file}:NoArgument", {}, r"^NoArgument\(21\) failed: TypeError: .*given; it is given the number of classes"),
+        ("{file}:NoArgumentModel", {}, r"^NoArgumentModel\(21\) failed: TypeError: .*; it is given the number of"),
         ("{file}:Star", {}, r"takes \*args or has a /: name its parameters"),
         ("{file}:Lazy", {}, r"^Lazy\(21\) has lazy layers"),
         ("{file}:Empty", {}, r"^Empty\(21\) has no parameters to train$"),
@@ -215,7 +225,7 @@ def test_only_options_that_were_set_are_passed(file):
         ("{file}:Wide", {}, r"must give logits of shape \(2, 21\) for clouds of shape \(2, 64, 3\), got \(2, 3\)$"),
         ("{file}:Dictionary", {}, r"must give logits of shape \(2, 21\) .*, got dict$"),
         ("{file}:Tiny", {"task": "reconstruction"}, r"networks of your own are for classification and segmentation"),
-        ("dgcn", {}, r"^--model dgcn is not available for classification: choose dgcnn, pointnet, transformer, framenet, or"),
+        ("dgcn", {}, r"^--model dgcn is not available for classification: choose dgcnn, .*, framenet, or"),
     ],
 )
 def test_mistakes_are_one_line(file, tmp_path, unchecked, model, changes, why):

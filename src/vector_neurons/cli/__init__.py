@@ -3,7 +3,7 @@
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .._files import first_line
@@ -55,7 +55,8 @@ def main() -> None:
     import tyro
 
     module = import_module(f".{verb}", __package__)
-    before, warnings.formatwarning = warnings.formatwarning, lambda message, *_: f"vn {verb}: {message}\n"
+    before = warnings.formatwarning, warnings.showwarning
+    warnings.formatwarning, warnings.showwarning = lambda message, *_: f"vn {verb}: {message}\n", _show_once()
     try:
         # A verb whose defaults depend on its arguments parses them itself.
         read, flags = getattr(module, "read", None), _spell_groups(arguments[1:])
@@ -73,7 +74,19 @@ def main() -> None:
         print(f"vn {verb}: interrupted", file=sys.stderr)
         sys.exit(130)
     finally:
-        warnings.formatwarning = before
+        warnings.formatwarning, warnings.showwarning = before
+
+
+def _show_once() -> Callable[..., None]:
+    """A `warnings.showwarning` that prints each text once: splits of one folder warn of the same files."""
+    shown: set[str] = set()
+
+    def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+        if str(message) not in shown:
+            shown.add(str(message))
+            sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
+
+    return show
 
 
 def check_out(out: Path, suffixes: Sequence[str], what: str) -> None:

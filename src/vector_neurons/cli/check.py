@@ -11,7 +11,7 @@ import tyro
 from torch import nn
 
 from .. import kernels, testing
-from .._user_code import UserCodeError, describe, import_file
+from .._user_code import UserCodeError, class_names, describe, import_file
 from ..models import Model, store
 from ..training import factory, find_run, read_config
 from . import UserError
@@ -139,11 +139,12 @@ def load(target: str, arguments: tuple[str, ...]) -> nn.Module:
     if not path or not name:
         raise UserError(f"{target!r} is not a module: write path/to/file.py:ClassName, or a saved model's folder")
     try:
-        found = getattr(import_file(Path(path)), name, None)
+        file = import_file(Path(path))
     except UserCodeError as error:
         raise UserError(str(error)) from error
+    found = getattr(file, name, None)
     if found is None:
-        raise UserError(f"{path} has no {name!r}")
+        raise UserError(f"{path} has no {name!r}; its classes: {class_names(file)}")
     keywords = dict(map(_argument, arguments))
     try:
         makes = inspect.isclass(found) or inspect.isfunction(found)
@@ -155,7 +156,7 @@ def load(target: str, arguments: tuple[str, ...]) -> nn.Module:
     except (Exception, SystemExit) as error:
         raise UserError(f"{name} cannot be built: {describe(error)}; give arguments as --with NAME=VALUE") from error
     if not isinstance(built, nn.Module):
-        raise UserError(f"{name} is a {type(built).__name__}, not a torch.nn.Module")
+        raise UserError(f"{name} is not a torch.nn.Module but of type {type(built).__name__}")
     return built
 
 

@@ -73,7 +73,10 @@ def read(arguments: Sequence[str]) -> int:
         chosen = default_config(task) if name is None else _choose(name, presets(task))
     groups = (chosen.data, chosen.network, chosen.recipe, chosen.protocol, chosen.runtime)
     default = Options(name, None, None if resume is None else Path(resume), *groups)
-    options = tyro.cli(Options, args=flags, prog="vn train", default=default, config=(tyro.conf.OmitArgPrefixes,))
+    if any(flag.partition("=")[0] == "--learning-rate" for flag in flags):
+        raise UserError("the flag for the learning rate is --lr")
+    prog = "vn train" if resume is not None else f"vn train {task or 'TASK'}"
+    options = tyro.cli(Options, args=flags, prog=prog, default=default, config=(tyro.conf.OmitArgPrefixes,))
     config = RunConfig(
         task or chosen.task, options.data, options.network, options.recipe, options.protocol, options.runtime
     )

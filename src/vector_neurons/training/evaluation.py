@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .._files import first_line
+from .._user_code import describe
 from ..data import Cloud, DataError, Dataset
 from ..data.pack import verify
 from ..models import store
@@ -20,7 +21,7 @@ from .config import RunConfig
 from .distributed import ProcessGroup
 from .errors import TrainingError
 from .run import read_config
-from .user_network import describe, is_user_network
+from .user_network import is_user_network
 
 
 @torch.no_grad()

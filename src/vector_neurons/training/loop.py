@@ -68,7 +68,8 @@ def fit(config: RunConfig, folder: Path, group: ProcessGroup | None = None, *, r
     train, val = evaluation.open_datasets(config, ("train", "val"), group)
     if len(train) < config.recipe.batch_size:
         raise TrainingError(
-            f"a --batch-size of {config.recipe.batch_size} is more than the {len(train)} training clouds"
+            f"a --batch-size of {config.recipe.batch_size} is more than the {len(train)} training clouds: "
+            f"pass --batch-size {len(train)} or less"
         )
     with exclusive(folder) if group.is_main else nullcontext():
         trainer = Trainer(config, folder, group, train, val)
@@ -116,6 +117,11 @@ class Trainer:
         self.log = Log(folder, epochs=config.recipe.epochs, quiet=not group.is_main)
         if self.lost:
             self.log.print(f"{folder / METRICS} had lost epochs {', '.join(map(str, self.lost))}: restored")
+        if left_out := len(self.train) % config.recipe.batch_size:
+            self.log.print(
+                f"each epoch leaves out {left_out} of {len(self.train)} training clouds, drawn anew each time: "
+                f"--batch-size {config.recipe.batch_size} does not divide them"
+            )
         if not restored:
             self.save()
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from .._files import FileError, LockedError, first_line, locked, read_json, write_file
-from ..models.store import BEST
+from ..models.store import BEST, WEIGHTS
 from .config import RunConfig
 from .errors import ConfigError, TrainingError
 from .rules import check
@@ -42,6 +42,8 @@ def read_config(folder: Path) -> RunConfig:
     try:
         if not path.exists():
             raise TrainingError(f"{folder} holds no run: {CONFIG} is missing")
+        if (folder / WEIGHTS).exists():
+            raise TrainingError(f"{folder} is a saved model: give the folder of a training run")
         config = use_copy(RunConfig.from_dict(read_json(path)), folder)
         check(config, execute=False)
         return config

@@ -5,8 +5,8 @@ from pathlib import Path
 from torch import nn
 
 from .._files import CHECKSUMS, FileError, first_line, verify_checksums, write_checksums, write_file
-from .._user_code import UserCodeError, import_file, imported_source
-from .._user_code import describe as describe
+from .._user_code import UserCodeError, class_names, import_file, imported_source
+from .._user_code import describe as describe_error
 from .errors import ConfigError, TrainingError
 
 
@@ -32,11 +32,17 @@ def import_class(model: str) -> type[nn.Module]:
         raise ConfigError(f"--model {model}: {error}") from error
     found = getattr(module, name, None)
     if found is None:
-        classes = [key for key, x in vars(module).items() if isinstance(x, type) and x.__module__ == module.__name__]
-        raise ConfigError(f"--model {model}: the file has no class {name}, only {', '.join(classes) or 'none'}")
+        raise ConfigError(f"--model {model}: the file has no class {name}, only {class_names(module)}")
     if not isinstance(found, type) or not issubclass(found, nn.Module):
         raise ConfigError(f"--model {model}: {name} is not a subclass of torch.nn.Module")
     return found
+
+
+def describe(error: BaseException) -> str:
+    """An error of a constructor in one line, with the arguments that it is given, if these do not fit."""
+    hint = "; it is given the number of classes (for segmentation: of parts, of categories) and the flags you set"
+    fits = not isinstance(error, TypeError) or "positional argument" not in str(error)
+    return describe_error(error) + ("" if fits else hint)
 
 
 def keep_source(model: str, folder: Path) -> None:
