@@ -5,6 +5,7 @@ import torch
 from layers import LAYERS, Layer
 
 import vector_neurons as vn
+from vector_neurons import kernels
 from vector_neurons.testing import TOLERANCE, equivariance_error, relative_error
 
 every_layer = pytest.mark.parametrize("layer", LAYERS, ids=str)
@@ -89,3 +90,12 @@ def test_means_in_half_precision_stay_in_range(kit):
     shape = (1, 2048, 3, 2) if kit == "vector" else (1, 2048, 2)
     x = torch.full(shape, 100.0, dtype=torch.float16)
     assert torch.equal(vn.KITS[kit].MeanPool()(x), x[:, 0])
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_pooled_invariants_have_one_dtype_under_autocast(backend):
+    layer, x = vn.Invariant(4, norm="none").eval(), torch.randn(2, 9, 3, 4)
+    with kernels.using(backend), torch.autocast("cpu", dtype=torch.bfloat16):
+        found = [y.dtype for y in layer(x, pool=True)]
+    with kernels.using("eager"), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert found == [y.dtype for y in layer(x, pool=True)]

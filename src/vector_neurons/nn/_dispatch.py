@@ -72,7 +72,8 @@ def leaky_relu(q: Tensor, k: Tensor, negative_slope: float, *, eps: float | None
 
 def frame_pool(x: Tensor, mean: Tensor | None, frame: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Maximum and mean over points of the vectors (and their `mean`, if given) projected onto each point's frame."""
-    if mask is not None or x.device.type != "cpu" or not fusable(x):  # CUDA has no kernel for this
+    # CUDA has no kernel for this.
+    if mask is not None or x.device.type != "cpu" or not fusable(x) or autocast(x):
         vectors = x if mean is None else ConcatMean(x, mean).concat()
         invariants = VF.project_onto_frame(vectors, frame)
         return masked_max(invariants, mask), masked_mean(invariants, [1], mask).squeeze(1)

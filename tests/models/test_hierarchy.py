@@ -1,0 +1,113 @@
+"""FrameNet where frames are hard (grids, duplicates, flat and collinear clouds), and what each option promises."""
+
+import pytest
+import torch
+
+import vector_neurons as vn
+from vector_neurons.geometry import rotations
+from vector_neurons.geometry.sampling import farthest_points
+from vector_neurons.models import FrameNet
+from vector_neurons.nn.hybrid import Features
+from vector_neurons.testing import equivariance_error
+
+BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
+def small(dtype=torch.float64, **arguments):
+    torch.manual_seed(0)
+    return FrameNet(5, k=8, k_last=4, width=16, hidden=32, **arguments).to(dtype).eval()
+
+
+def grid(*_):
+    axis = torch.arange(5, dtype=torch.float64)
+    return torch.cartesian_prod(axis, axis, axis).expand(2, -1, -1)
+
+
+def duplicates(generator):
+    points = torch.randn(2, 120, 3, generator=generator, dtype=torch.float64)
+    points[:, 72:] = points[:, :48]  # 40 % stand twice
+    return points
+
+
+def flat(generator):
+    return torch.randn(2, 120, 3, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 1.0, 0.0])
+
+
+def line(generator):
+    return torch.randn(2, 120, 3, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 0.0, 0.0])
+
+
+def generic(generator):
+    return torch.randn(2, 120, 3, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("cloud", [generic, grid, duplicates, flat, line], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", BOUND, ids=["float32", "float64"])
+def test_no_rotation_or_reflection_changes_it(cloud, dtype):
+    points, network = cloud(torch.Generator().manual_seed(0)).to(dtype), small(dtype)
+    for group in ("SO3", "O3", "SE3", "scale"):
+        assert equivariance_error(network, points, "points", "scalars", group) <= BOUND[dtype]
+
+
+@pytest.mark.parametrize("cloud", [grid, duplicates, flat, line], ids=lambda f: f.__name__)
+def test_gradients_are_finite_on_degenerate_clouds(cloud):
+    points, network = cloud(torch.Generator().manual_seed(0)).clone().requires_grad_(), small().train()
+    network(points).square().sum().backward()
+    assert points.grad.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in network.parameters())
+
+
+def test_one_point_many_times():
+    assert small()(torch.ones(1, 64, 3, dtype=torch.float64)).isfinite().all()
+
+
+def test_orthonormal_frames_tell_mirror_images_apart():
+    points = generic(torch.Generator().manual_seed(1))
+    assert equivariance_error(small(orthonormal=True), points, "points", "scalars", "O3") > 1e-3
+    assert equivariance_error(small(orthonormal=True), points, "points", "scalars", "SO3") <= 1e-10
+
+
+def test_the_scalar_network_depends_on_the_pose():
+    points = generic(torch.Generator().manual_seed(1))
+    assert equivariance_error(small(neurons="scalar"), points, "points", "scalars") > 1e-3
+
+
+def test_a_farthest_point_sample_begins_with_smaller_ones_and_skips_padding():
+    x = generic(torch.Generator().manual_seed(2))
+    chosen = farthest_points(x, 40)
+    assert torch.equal(chosen[:, :10], farthest_points(x, 10))
+    mask = torch.arange(120) < torch.tensor([[120], [70]])
+    padded = x.where(mask.unsqueeze(-1), torch.nan)
+    masked = farthest_points(padded.nan_to_num(7.0), 40, mask=mask)
+    assert torch.equal(masked[0], chosen[0])
+    assert torch.equal(masked[1], farthest_points(x[1:, :70], 40)[0])
+
+
+def test_features_index_gather_and_concatenate():
+    x = Features(torch.randn(2, 5, 4), torch.randn(2, 5, 3, 6))
+    index = torch.tensor([[3, 1], [0, 0]])
+    assert torch.equal(x.gather(index).vectors[0, 0], x.vectors[0, 3])
+    assert x.gather(index.unsqueeze(-1)).scalars.shape == (2, 2, 1, 4)
+    assert Features.cat([x, x]).vectors.shape == (2, 5, 3, 12)
+    assert x.map(lambda y: y.double()).scalars.dtype == torch.float64
+
+
+def test_it_learns_in_any_pose():
+    """A few steps on two shapes, then poses it has not seen."""
+    torch.manual_seed(0)
+    network = FrameNet(2, k=8, k_last=4, width=16, hidden=32, dropout=0.0)
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    ball = torch.nn.functional.normalize(torch.randn(8, 96, 3), dim=-1)
+    shapes, labels = torch.cat([ball, ball * torch.tensor([1.0, 1.0, 0.2])]), torch.arange(2).repeat_interleave(8)
+    for _ in range(40):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(network(shapes), labels).backward()
+        optimizer.step()
+    turned = rotations.rotate(shapes, rotations.draw("SO3", 16, generator=torch.Generator().manual_seed(5)))
+    assert (network.eval()(turned).argmax(-1) == labels).all()
+
+
+def test_it_is_checked_layer_by_layer():
+    found = vn.testing.report(small(torch.float32), torch.randn(2, 120, 3), "points", "scalars")
+    assert found.culprit is None, str(found)
+    assert {"levels.0.conv.frame", "levels.1.block", "frame"} <= {row.layer for row in found.rows}
