@@ -232,11 +232,7 @@ class FrameConv(nn.Module):
 
 def rms_length(offset: Float[Tensor, "batch points k 3"], mask: Mask | None) -> Float[Tensor, "batch 1 1 1"]:
     """RMS length of all offsets of a cloud, 1 where they vanish."""
-    squares = offset.square().sum(-1, keepdim=True)
-    mean = (
-        masked_mean(squares, [1, 2, 3], mask) if mask is None else masked_mean(squares.mean(2, keepdim=True), [1], mask)
-    )
-    mean = mean.reshape(-1, 1, 1, 1)
+    mean = masked_mean(offset.square().sum(-1, keepdim=True), [1, 2, 3], mask)
     return mean.where(mean > 0, 1).sqrt()
 
 
