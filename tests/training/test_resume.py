@@ -7,33 +7,11 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
-from elsewhere import python
 from safetensors.torch import load_file
-from tiny import metrics, tiny
+from tiny import killed_run, metrics, same, tiny
 
 from vector_neurons import _files
 from vector_neurons.training import ResumeError, StoppedError, TrainingError, batches, checkpoint, fit, loop
-
-HERE = Path(__file__).parents[1]
-KILLED = """
-import os, signal, sys
-sys.path.insert(0, {here!r})
-import torch
-torch.set_num_threads(1)
-from pathlib import Path
-from tiny import tiny
-from vector_neurons.training import fit, loop
-steps, train_step = 0, loop.Trainer.train_step
-def counting(*arguments):
-    global steps
-    steps += 1
-    train_step(*arguments)
-    if steps == {step}:
-        os.kill(os.getpid(), signal.SIGKILL)  # in mid-epoch, between a step and its checkpoint
-loop.Trainer.train_step = counting
-fit(tiny(checkpoint_minutes={minutes}), Path({run!r}))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +22,10 @@ def straight(tmp_path_factory):
     return folder
 
 
-def same(a, b):
-    assert metrics(a) == metrics(b)  # bit for bit
-    for name in ("last", "best"):
-        one, other = (load_file(folder / name / "model.safetensors") for folder in (a, b))
-        assert all(torch.equal(one[key], other[key]) for key in one)
-
-
 @pytest.mark.parametrize(("step", "minutes"), [(9, 0.0), (9, 10.0)])
 def test_a_killed_run_is_resumed_bit_for_bit(straight, tmp_path, step, minutes):
     """With the checkpoint of the step before, and with that of the epoch before."""
-    script = KILLED.format(here=str(HERE), run=str(tmp_path / "run"), step=step, minutes=minutes)
-    code, _, err = python(script)
+    code, _, err = killed_run(tmp_path / "run", step, checkpoint_minutes=minutes)
     assert code == -signal.SIGKILL, err
     assert len(metrics(tmp_path / "run")) == 1
     fit(tiny(checkpoint_minutes=minutes), tmp_path / "run", resume=True)

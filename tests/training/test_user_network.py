@@ -7,16 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from elsewhere import python
-from safetensors.torch import load_file
-from tiny import metrics, tiny
+from tiny import killed_run, metrics, same, tiny
 
 from vector_neurons.models import VNTransformer, store
 from vector_neurons.training import ConfigError, TrainingError, check, checkpoint, evaluate, factory, fit, read_config
 from vector_neurons.training.factory import NETWORKS
 
-HERE = Path(__file__).parents[1]
 SOURCE = """
 import torch
 from dataclasses import dataclass
@@ -126,13 +122,6 @@ def own(file, name="Tiny", **changes):
     return tiny(**PLAIN | {"model": f"{file}:{name}"} | changes)
 
 
-def same(a, b):
-    assert metrics(a) == metrics(b)
-    for name in ("last", "best"):
-        one, other = (load_file(folder / name / "model.safetensors") for folder in (a, b))
-        assert all(torch.equal(one[key], other[key]) for key in one)
-
-
 @pytest.mark.parametrize(("name", "changes"), [("Tiny", {"k": 5, "dropout": 0.1}), ("TinyModel", {"k": 7})])
 def test_a_network_of_ones_own_is_trained_tested_and_resumed(file, tmp_path, name, changes):
     run = tmp_path / "run"
@@ -153,30 +142,10 @@ def test_a_network_of_ones_own_is_trained_tested_and_resumed(file, tmp_path, nam
     assert evaluate(moved, ["z"])[1]["z"]
 
 
-KILLED = """
-import os, signal, sys
-sys.path.insert(0, {here!r})
-import torch
-torch.set_num_threads(1)
-from pathlib import Path
-from tiny import tiny
-from vector_neurons.training import fit, loop
-steps, train_step = 0, loop.Trainer.train_step
-def counting(*arguments):
-    global steps
-    steps += 1
-    train_step(*arguments)
-    if steps == 8:
-        os.kill(os.getpid(), signal.SIGKILL)
-loop.Trainer.train_step = counting
-fit(tiny(k=None, widths=None, embedding=None, hidden=None, model={model!r}, dropout=0.2), Path({run!r}))
-"""
-
-
 def test_a_killed_run_is_resumed_bit_for_bit(file, tmp_path):
     config = own(file, dropout=0.2)
     fit(config, tmp_path / "straight")
-    code, _, err = python(KILLED.format(here=str(HERE), model=f"{file}:Tiny", run=str(tmp_path / "killed")))
+    code, _, err = killed_run(tmp_path / "killed", 8, **PLAIN, model=f"{file}:Tiny", dropout=0.2)
     assert code == -signal.SIGKILL, err
     assert len(metrics(tmp_path / "killed")) == 1
     fit(read_config(tmp_path / "killed"), tmp_path / "killed", resume=True)

@@ -232,7 +232,12 @@ def mask_of(points: Float[Tensor, "batch points 3"], lengths: Int[Tensor, " batc
     # Reading the values would break a compiled graph.
     if is_concrete(lengths) and lengths.numel() and not (lengths.min() >= 1 and lengths.max() <= points.shape[1]):
         raise ValueError(f"lengths of clouds padded to {points.shape[1]} points must be 1 to {points.shape[1]}")
-    return torch.arange(points.shape[1], device=points.device) < lengths.to(points.device).unsqueeze(-1)
+    return first_mask(lengths.to(points.device), points.shape[1])
+
+
+def first_mask(counts: Int[Tensor, " batch"], points: int) -> Mask:
+    """A mask that is True at the first `counts[b]` of the points of cloud b."""
+    return torch.arange(points, device=counts.device) < counts.unsqueeze(-1)
 
 
 def zero_padding(x: Tensor | None, mask: Mask | None) -> Tensor | None:
@@ -264,6 +269,13 @@ def lift_all(lift: Callable[..., Tensor], points: Tensor, vectors: Tensor | None
     return lift(points, *(() if vectors is None else vectors.unbind(-1)))
 
 
+def check_scalar_inputs(scalars: Tensor | None, expected: int) -> None:
+    """Refuse another number of scalars than the network was built for."""
+    given = 0 if scalars is None else scalars.shape[-1]
+    if given != expected:
+        raise ValueError(f"the network was built for {expected} scalars per point, got {given}")
+
+
 class JoinScalars(nn.Module):
     """Mix scalars of the points into the invariants, whose number stays the same."""
 
@@ -274,21 +286,15 @@ class JoinScalars(nn.Module):
             self.block = scalar.Block(channels + inputs.scalars, channels, negative_slope=negative_slope, norm=norm)
 
     def forward(self, x: Tensor, scalars: Tensor | None, mask: Mask | None) -> Tensor:
-        self.check(scalars)
+        check_scalar_inputs(scalars, self.scalars)
         return x if scalars is None else self.block(torch.cat([x, scalars], dim=-1), mask)
-
-    def check(self, scalars: Tensor | None) -> None:
-        """Refuse another number of scalars than the network was built for."""
-        given = 0 if scalars is None else scalars.shape[-1]
-        if given != self.scalars:
-            raise ValueError(f"the network was built for {self.scalars} scalars per point, got {given}")
 
 
 def pool_invariants(
     invariant: nn.Module, join: JoinScalars, x: Tensor, scalars: Tensor | None, mask: Mask | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Maximum and mean over the points of the invariants of x, with scalars mixed in, and the frames."""
-    join.check(scalars)
+    check_scalar_inputs(scalars, join.scalars)
     if scalars is None:  # projection and pool in one kernel
         return invariant(x, mask, pool=True)
     invariants, frame = invariant(x, mask, return_frame=True)

@@ -12,10 +12,19 @@ from ..nn import functional as VF
 from ..nn import scalar
 from ..nn._masked import masked_max, masked_mean
 from ..nn.head import Head
-from ..nn.hybrid import Features, FixedFrame, Frame, FrameConv, HybridBlock, rms_length
+from ..nn.hybrid import Features, FixedFrame, FrameConv, HybridBlock, frame_layer, rms_length
 from ..nn.linear import lift
 from ..typing import Mask, Neurons
-from .base import Classifier, Encoding, Inputs, inputs_of, lift_all
+from .base import (
+    Classifier,
+    Encoding,
+    Inputs,
+    check_scalar_inputs,
+    first_mask,
+    inputs_of,
+    kit_of,
+    lift_all,
+)
 
 NEGATIVE_SLOPE = 0.1
 NESTED = (1, 2, 4)  # the stem averages offsets over all, half and a quarter of the nearest neighbors
@@ -83,18 +92,21 @@ class FrameNet(Classifier):
         inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - immutable
     ) -> None:
         super().__init__()
-        if neurons not in ("vector", "scalar"):
-            raise ValueError(f'unknown neurons {neurons!r}: choose "vector" or "scalar"')
+        kit_of(neurons)  # refuses unknown neurons
         self.k, self.k_last, self.inputs, v = k, k_last, inputs_of(inputs), width // 4
         options: dict[str, Any] = {"orthonormal": orthonormal, "fixed": neurons == "scalar"}
         channels = (self.inputs.scalars, len(NESTED) + 1 + self.inputs.vectors)
         self.levels = nn.ModuleList()
-        widths = ((width // 2, width, v), (3 * width // 2, 2 * width, 2 * v), (2 * width, 4 * width, 2 * v))
-        for middle, *out in widths:
-            self.levels.append(Level(channels, (out[0], out[1]), middle, **options))
-            channels = (out[0], out[1])
+        widths = (
+            (width // 2, (width, v)),
+            (3 * width // 2, (2 * width, 2 * v)),
+            (2 * width, (4 * width, 2 * v)),
+        )
+        for middle, out in widths:
+            self.levels.append(Level(channels, out, middle, **options))
+            channels = out
         scalars, vectors = channels
-        self.frame = FixedFrame() if neurons == "scalar" else Frame(vectors, orthonormal=orthonormal)
+        self.frame = frame_layer(vectors, **options)
         self.embed = scalar.Block(scalars + 3 * (vectors + 1), 8 * width, negative_slope=NEGATIVE_SLOPE)
         self.head = Head(
             [16 * width, hidden, classes], dropout=[dropout], bias=[False, True], negative_slope=NEGATIVE_SLOPE
@@ -111,7 +123,7 @@ class FrameNet(Classifier):
         half, eighth = -(-points.shape[1] // 2), -(-points.shape[1] // 8)
         centers = farthest_points(points, half, mask=mask)
         one, two, three = self.levels
-        masks = [None if mask is None else _first(-(-mask.sum(1) // n), m) for n, m in ((2, half), (8, eighth))]
+        masks = [None if mask is None else first_mask(-(-mask.sum(1) // n), m) for n, m in ((2, half), (8, eighth))]
         at_centers = neighbors.gather(1, centers.unsqueeze(-1).expand(-1, -1, self.k))
         x = one(points, x, at_centers, masks[0])
         points = gather(points, centers.unsqueeze(-1)).squeeze(2)
@@ -120,13 +132,13 @@ class FrameNet(Classifier):
         points = points[:, :eighth]
         x = three(points, x, knn(points, self.k_last, mask=masks[1]), masks[1])
         v = torch.cat([x.vectors, points.unsqueeze(-1)], dim=-1)
-        frame = self.frame(masked_mean(x.vectors, [1], masks[1]))
-        seen = VF.project_onto_frame(v, frame.expand(-1, v.shape[1], -1, -1))
+        frame = self.frame(masked_mean(x.vectors, [1], masks[1])).expand(-1, v.shape[1], -1, -1)
+        seen = VF.project_onto_frame(v, frame)
         h = self.embed(torch.cat([x.scalars, seen], dim=-1), masks[1])
         descriptor = torch.cat([masked_max(h, masks[1]), masked_mean(h, [1], masks[1]).squeeze(1)], dim=-1)
         if isinstance(self.frame, FixedFrame):
             return Encoding(x.scalars, None, descriptor)
-        return Encoding(x.vectors, frame.expand(-1, v.shape[1], -1, -1), descriptor)
+        return Encoding(x.vectors, frame, descriptor)
 
     def stem(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, neighbors: Tensor, mask: Mask | None
@@ -136,13 +148,6 @@ class FrameNet(Classifier):
         offset = offset / rms_length(offset, mask)
         means = [offset[:, :, : max(2, self.k // n)].mean(2).unsqueeze(-1) for n in NESTED]
         lifted = lift_all(lift, points, vectors, self.inputs)
-        given = 0 if scalars is None else scalars.shape[-1]
-        if given != self.inputs.scalars:
-            raise ValueError(f"the network was built for {self.inputs.scalars} scalars per point, got {given}")
+        check_scalar_inputs(scalars, self.inputs.scalars)
         s = points.new_zeros(*points.shape[:2], 0) if scalars is None else scalars
         return Features(s, torch.cat([*means, lifted], dim=-1))
-
-
-def _first(counts: Tensor, points: int) -> Tensor:
-    """A mask that is True at the first `counts[b]` points of cloud b."""
-    return torch.arange(points, device=counts.device) < counts.unsqueeze(-1)

@@ -101,6 +101,11 @@ class FixedFrame(nn.Module):
         return torch.eye(3, dtype=x.dtype, device=x.device).expand(*x.shape[:-1], 3)
 
 
+def frame_layer(channels: int, *, orthonormal: bool, fixed: bool) -> nn.Module:
+    """A learned frame, or with `fixed` the axes of space."""
+    return FixedFrame() if fixed else Frame(channels, orthonormal=orthonormal)
+
+
 class HybridBlock(nn.Module):
     """A block on features of both kinds: scalars see the vectors in a frame, vectors are gated by scalars.
 
@@ -139,7 +144,7 @@ class HybridBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.in_channels, (scalars, vectors) = in_channels, in_channels
-        self.frame = FixedFrame() if fixed else Frame(vectors, orthonormal=orthonormal)
+        self.frame = frame_layer(vectors, orthonormal=orthonormal, fixed=fixed)
         self.block = scalar.Block(scalars + 3 * vectors, out_channels[0], norm=norm, negative_slope=negative_slope)
         self.linear = Linear(vectors, out_channels[1])
         self.gate = nn.Linear(out_channels[0], out_channels[1])
@@ -197,7 +202,7 @@ class FrameConv(nn.Module):
     ) -> None:
         super().__init__()
         self.in_channels, (scalars, vectors) = in_channels, in_channels
-        self.frame = FixedFrame() if fixed else Frame(vectors, orthonormal=orthonormal)
+        self.frame = frame_layer(vectors, orthonormal=orthonormal, fixed=fixed)
         widths = [scalars + 4 + 3 * vectors, hidden or out_channels[0], out_channels[0]]
         self.message = nn.ModuleList(
             scalar.Block(a, b, norm=norm, negative_slope=negative_slope) for a, b in pairwise(widths)

@@ -187,6 +187,11 @@ def network_options(config: NetworkConfig, network: type[nn.Module]) -> dict[str
     if refused:
         raise ConfigError(f"{network.__name__} does not take {', '.join(refused)}")
     options = {renamed.get(name, name): value for name, value in changed.items()}
+    head = parameters.get("hidden")
+    if "hidden" in options and head is not None and isinstance(head.default, int):  # a head with one hidden layer
+        if len(options["hidden"]) != 1:
+            raise ConfigError(f"--hidden takes one width with --model {config.model}, got {len(options['hidden'])}")
+        (options["hidden"],) = options["hidden"]
     return {**options, "layers": LayerOptions(**layers)} if layers else options
 
 
@@ -198,8 +203,6 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
         options["encoder"] = config.network.model
     if network in (DGCNNSegmenter, PointNetSegmenter) and "widths" in options:
         options["widths"] = tuple((width,) for width in options["widths"])
-    if network in (VNTransformer, FrameNet) and "hidden" in options:
-        (options["hidden"],) = options["hidden"]  # their heads have one hidden layer
     counts = {"classification": (data.classes,), "segmentation": (data.parts, data.classes), "reconstruction": ()}
     sizes = tuple(map(len, counts[config.task]))
     torch.manual_seed(config.runtime.seed)

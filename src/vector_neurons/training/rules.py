@@ -113,10 +113,6 @@ def _network_rules(config: RunConfig) -> Violations:
     return [
         (network.neurons == "scalar" and not plain, "--direction, --frame and --no-mean are about vector neurons"),
         (network.model == "pointnet" and network.widths is not None, "--widths are those of a DGCNN"),
-        (
-            network.model in ("transformer", "framenet") and len(network.hidden or (1,)) != 1,
-            f"--hidden takes one width with --model {network.model}, got {len(network.hidden or ())}",
-        ),
         *(
             (
                 widths is not None and not 1 <= len(widths) <= MAX_LAYERS,
