@@ -110,4 +110,5 @@ def test_it_learns_in_any_pose():
 def test_it_is_checked_layer_by_layer():
     found = vn.testing.report(small(torch.float32), torch.randn(2, 120, 3), "points", "scalars")
     assert found.culprit is None, str(found)
+    assert {row.backend for row in found.rows} == {"eager"}  # also where it samples points
     assert {"levels.0.conv.frame", "levels.1.block", "frame"} <= {row.layer for row in found.rows}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import kernels
+from ..kernels.ops import SCHEMAS
 from .measure import Element, Kind, check_axis, kinds_of, outputs_of, relative_error, tensors_in
 
 OUTPUT = "(output)"  # the name of the module itself, whose output comes last
@@ -121,8 +122,8 @@ class _NativeCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         namespace, _, name = func._schema.name.partition("::")
         if namespace == "vector_neurons":
-            # vector_neurons::knn chooses its backend itself.
-            self.count += kernels.applicable(args[0]) if name == "knn" else 1
+            # The operators of `geometry` are Python; of these, knn calls a native one where it can.
+            self.count += name in SCHEMAS or (name == "knn" and kernels.applicable(args[0]))
         return func(*args, **(kwargs or {}))
 
 
