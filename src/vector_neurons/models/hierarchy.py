@@ -11,8 +11,11 @@ from ..geometry.sampling import farthest_points
 from ..nn import functional as VF
 from ..nn import scalar
 from ..nn._masked import masked_max, masked_mean
+from ..nn.features import Features
+from ..nn.frame import FixedFrame, frame_layer
+from ..nn.frame_conv import FrameConv, rms_length
 from ..nn.head import Head
-from ..nn.hybrid import Features, FixedFrame, FrameConv, HybridBlock, frame_layer, rms_length
+from ..nn.hybrid import HybridBlock
 from ..nn.linear import lift
 from ..typing import Mask, Neurons
 from .base import (
