@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .. import kernels
 from ..typing import Mask, Points
 from .neighbors import canonical_order, detached_float, flatten_vmapped, lengths, tie_tolerance
 from .scale import power_of_two
@@ -136,6 +137,9 @@ def _farthest_points(x: Tensor, n: int, mask: Tensor | None) -> Tensor:
     nearest = torch.full_like(distance, torch.inf)
     if mask is not None:
         distance, nearest = (y.masked_fill(~mask, -torch.inf) for y in (distance, nearest))
+    if x.device.type == "cpu" and kernels.applicable(x):
+        tolerance, by_dimension = tolerance.squeeze(-1).contiguous(), x.mT.contiguous()
+        return order.gather(1, torch.ops.vector_neurons.farthest_canonical(by_dimension, distance, tolerance, n))
     every = torch.arange(x.shape[0], device=x.device)
     chosen = []
     for _ in range(n):

@@ -25,7 +25,12 @@ from .._files import FileError, cache, check_regular, first_line, flush, locked,
 CPU = Path(__file__).parent / "cpu"
 SOURCES = sorted(CPU.iterdir())
 # Compilation units, the longest first. Sources that compile no longer than torch's headers do share one.
-UNITS = [["norm_leaky_relu.cpp"], ["knn.cpp"], ["page_pool.cpp", "project.cpp", "length_sums.cpp", "frame_pool.cpp"]]
+UNITS = [
+    ["norm_leaky_relu.cpp"],
+    ["knn.cpp"],
+    ["page_pool.cpp", "project.cpp", "length_sums.cpp", "frame_pool.cpp"],
+    ["scalar_norm.cpp", "frame_conv.cpp", "farthest_points.cpp"],
+]
 # AVX-512 for its larger number of registers; its longer vectors were no faster here, and would need more padding.
 MACHINES = {"AVX2": ["-march=x86-64-v3"], "AVX512": ["-march=x86-64-v4", "-mprefer-vector-width=256"]}
 # With VN_SANITIZE=1, for `make sanitize`: any out-of-bounds access and any undefined behavior ends the process.

@@ -5,10 +5,13 @@ after its linear maps: batch norm of lengths, leaky ReLU along a direction, mean
 a row `(3, columns)` is the sum of one row of `a` and one of `b`, and is formed in registers only.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from . import frame_ops
 
 LANES = 8  # channels are padded to a multiple of this, which makes whole SIMD vectors
 Maybe = Tensor | None
@@ -28,6 +31,7 @@ SCHEMAS = {
     "frame_pool": "(Tensor x, Tensor mean, Tensor frame) -> (Tensor, Tensor, Tensor)",
     "frame_pool_backward": "(Tensor grad_max, Tensor grad_mean, Tensor argmax, Tensor x, Tensor mean, Tensor frame) "
     "-> (Tensor, Tensor, Tensor)",
+    **frame_ops.SCHEMAS,
     "set_page_pool_limit": "(int bytes) -> ()",
     "page_pool_bytes": "() -> int",
 }
@@ -258,9 +262,9 @@ def register() -> None:
         return
     for name, schema in SCHEMAS.items():
         torch.library.define(f"vector_neurons::{name}", schema)
-    fakes = (
+    fakes: tuple[Callable[..., Any], ...] = (
         _fake_knn_canonical, _fake_project, _fake_length_sums, _fake_length_sums_backward, _fake_norm_leaky_relu,
-        _fake_norm_leaky_relu_backward, _fake_frame_pool, _fake_frame_pool_backward,
+        _fake_norm_leaky_relu_backward, _fake_frame_pool, _fake_frame_pool_backward, *frame_ops.FAKES,
     )  # fmt: skip
     for fake in fakes:
         torch.library.register_fake(f"vector_neurons::{fake.__name__.removeprefix('_fake_')}", fake)
@@ -272,5 +276,6 @@ def register() -> None:
     torch.library.register_autograd(
         "vector_neurons::frame_pool", _frame_pool_backward, setup_context=_save_for_frame_pool
     )
-    for name in ("length_sums", "frame_pool", "norm_leaky_relu"):
+    frame_ops.register_gradients(_save_inputs, _saved_inputs)
+    for name in ("length_sums", "frame_pool", "norm_leaky_relu", "frame_linear", "frame_mean", "scalar_norm"):
         torch.library.register_autograd(f"vector_neurons::{name}_backward", _no_second_derivative)

@@ -86,7 +86,7 @@ class FrameNet(Classifier):
         classes: int = 40,
         *,
         neurons: Neurons = "vector",
-        k: int = 20,
+        k: int = 16,
         k_last: int = 12,
         width: int = 64,
         hidden: int = 256,

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import kernels
-from ..kernels import ops
+from ..kernels import frame_ops, ops
 from . import functional as VF
 from . import sync
+from ._batch_stats import check_enough, update_running_stats, uses_batch_stats
 from ._factored import ConcatMean, EdgeInput
 from ._masked import masked_max, masked_mean
 
@@ -81,6 +82,50 @@ def frame_pool(x: Tensor, mean: Tensor | None, frame: Tensor, mask: Tensor | Non
     inputs = (x.contiguous(), overall.contiguous(), frame.to(x.dtype).contiguous())
     largest, average, _ = torch.ops.vector_neurons.frame_pool(*inputs)
     return largest.flatten(1), average.flatten(1)
+
+
+def scalar_norm(bn: nn.BatchNorm1d, x: Tensor, negative_slope: float, *, with_max: bool) -> tuple[Tensor, Tensor]:
+    """Batch norm and leaky ReLU of scalars, and with `with_max` their maximum over the axis before the channels."""
+    rows, batch = x.flatten(0, -2).contiguous(), 0
+    if not uses_batch_stats(bn):
+        mean, variance = bn.get_buffer("running_mean"), bn.get_buffer("running_var")
+    else:
+        check_enough(len(rows))
+        mean, variance = torch.ops.vector_neurons.column_moments(rows.detach()).unbind()
+        batch = len(rows)
+        update_running_stats(bn, mean, variance, batch)
+    inverse = 1 / (variance + bn.eps)
+    norm = torch.stack([bn.weight * inverse.sqrt().to(x.dtype), bn.bias, mean.to(x.dtype), inverse.to(x.dtype)])
+    group = x.shape[-2] if with_max else 0
+    out, largest = frame_ops.scalar_norm(rows, norm, group=group, negative_slope=negative_slope, batch=batch)
+    return out.view(x.shape), largest.view(*x.shape[:-2], x.shape[-1]) if with_max else largest
+
+
+def scalar_fusable(x: Tensor) -> bool:
+    """Whether the kernels can take these scalars."""
+    return x.device.type == "cpu" and x.numel() > 0 and kernels.applicable(x) and not autocast(x)
+
+
+def frames_fusable(x: Tensor) -> bool:
+    """Whether the kernels can take vectors for a convolution in frames."""
+    return x.device.type == "cpu" and fusable(x) and not autocast(x)
+
+
+def frame_linear(
+    offset: Tensor, vectors: Tensor, frame: Tensor, weight: Tensor, own: Tensor | None, neighbors: Tensor
+) -> Tensor:
+    """A linear map of `[Tᵀ [d, V_m], ‖d‖]` on every edge, plus the neighbor's `own`."""
+    given = None if own is None else own.contiguous()
+    inputs = (offset.contiguous(), vectors.contiguous(), frame.contiguous(), weight.mT, given, neighbors.contiguous())
+    mapped: Tensor = torch.ops.vector_neurons.frame_linear(*inputs)
+    return mapped
+
+
+def frame_mean(weights: Tensor, offset: Tensor, vectors: Tensor, neighbors: Tensor) -> Tensor:
+    """Means over neighbors of the offsets and of the vectors, times the edge's weights."""
+    inputs = (weights.contiguous(), offset.contiguous(), vectors.contiguous(), neighbors.contiguous())
+    means: Tensor = torch.ops.vector_neurons.frame_mean(*inputs)
+    return means
 
 
 @dataclass(frozen=True)

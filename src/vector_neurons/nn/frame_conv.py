@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ..geometry.neighbors import gather
 from ..typing import Mask, Norm
+from . import _dispatch, scalar
 from . import functional as VF
-from . import scalar
 from ._checks import check_scalars, check_vectors
 from ._masked import masked_mean
 from .features import Features
@@ -80,19 +80,37 @@ class FrameConv(nn.Module):
     ) -> Features:
         check_scalars(self, x.scalars, self.in_channels[0], rank=3)
         check_vectors(self, x.vectors, self.in_channels[1], rank=4)
-        centers = neighbors[..., 0]
         offset = gather(points, neighbors) - gather(points, neighbors[..., :1])  # B M K 3
         offset = offset / rms_length(offset, mask)
-        frame = self.frame(x.gather(centers).vectors, mask).unsqueeze(2)  # B M 1 3 3
-        s, v = x.gather(neighbors)
-        seen = VF.project_onto_frame(torch.cat([offset.unsqueeze(-1), v], dim=-1), frame)
-        e = torch.cat([s, seen, VF.norm(offset.unsqueeze(-1))], dim=-1)
-        for block in self.message:
-            e = block(e, mask)
-        on_offsets, on_features = self.weight(e).tensor_split([self.weight.out_features - self.from_features], dim=-1)
+        frame = self.frame(x.gather(neighbors[..., 0]).vectors, mask)  # B M 3 3
+        first: scalar.Block
+        last: scalar.Block
+        first, last = self.message  # type: ignore[assignment]
+        mapped = self._first_linear(first.linear, offset, x, frame, neighbors)
+        e, largest = last.with_max(first.activate(mapped, mask), mask)
+        return Features(largest, self._means(self.weight(e), offset, self.linear(x.vectors), neighbors))
+
+    @staticmethod
+    def _first_linear(linear: scalar.Linear, offset: Tensor, x: Features, frame: Tensor, neighbors: Tensor) -> Tensor:
+        """The first linear map of the messages; scalars are mapped at the points, before they are gathered."""
+        scalars = x.scalars.shape[-1]
+        on_scalars, on_seen = linear.weight.tensor_split([scalars], dim=1)
+        own = nn.functional.linear(x.scalars, on_scalars, linear.bias) if scalars or linear.bias is not None else None
+        if _dispatch.frames_fusable(x.vectors):
+            return _dispatch.frame_linear(offset, x.vectors, frame, on_seen, own, neighbors)
+        both = torch.cat([offset.unsqueeze(-1), gather(x.vectors, neighbors)], dim=-1)
+        seen = torch.cat([VF.project_onto_frame(both, frame.unsqueeze(2)), VF.norm(offset.unsqueeze(-1))], dim=-1)
+        mapped = nn.functional.linear(seen, on_seen)
+        return mapped if own is None else mapped + gather(own, neighbors)
+
+    def _means(self, weights: Tensor, offset: Tensor, v: Tensor, neighbors: Tensor) -> Tensor:
+        """Weighted means over the neighbors of their offsets and of their vectors."""
+        if _dispatch.frames_fusable(v):
+            return _dispatch.frame_mean(weights, offset, v, neighbors)
+        on_offsets, on_features = weights.tensor_split([weights.shape[-1] - v.shape[-1]], dim=-1)
         directions = offset.mT @ on_offsets / offset.shape[2]
-        mixed = (on_features.unsqueeze(-2) * self.linear(v)).mean(2)
-        return Features(e.amax(2), torch.cat([directions, mixed], dim=-1))
+        mixed = (on_features.unsqueeze(-2) * gather(v, neighbors)).mean(2)
+        return torch.cat([directions, mixed], dim=-1)
 
 
 def rms_length(offset: Float[Tensor, "batch points k 3"], mask: Mask | None) -> Float[Tensor, "batch 1 1 1"]:

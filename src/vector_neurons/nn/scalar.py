@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from ..geometry.neighbors import edge_features
 from ..geometry.sampling import center
 from ..typing import BlockOptions, DirectionSource, Mask, NewScalars, Norm, Points, Pool, Scalars
+from . import _dispatch, sync
 from ._batch_stats import masked_batch_norm
-from ._checks import check_scalars
+from ._checks import check_scalars, hooked
 from ._factored import ConcatGlobal, EdgeInput
 from ._masked import flat_mask, masked_max, masked_mean
 from .block import MLPBase
@@ -271,7 +272,33 @@ class Block(nn.Module):
         self.activation = activation or nn.LeakyReLU(negative_slope)
 
     def forward(self, x: Scalars | EdgeInput | ConcatGlobal, mask: Mask | None = None) -> NewScalars:
-        return self.activation(self.norm(self.linear(x), mask))
+        return self.activate(self.linear(x), mask)
+
+    def activate(self, x: NewScalars, mask: Mask | None = None) -> NewScalars:
+        """Norm and non-linearity, of scalars that are mapped already."""
+        fused = self._fused(x, mask)
+        return self.activation(self.norm(x, mask)) if fused is None else fused[0]
+
+    def with_max(self, x: Scalars, mask: Mask | None = None) -> tuple[NewScalars, NewScalars]:
+        """The block, and its maximum over the axis before the channels."""
+        x = self.linear(x)
+        fused = self._fused(x, mask, with_max=True)
+        if fused is not None:
+            return fused
+        out = self.activation(self.norm(x, mask))
+        return out, out.max(-2).values
+
+    def _fused(self, x: Tensor, mask: Mask | None, *, with_max: bool = False) -> tuple[Tensor, Tensor] | None:
+        """Norm, non-linearity and maximum in one kernel, where it applies."""
+        norm, activation = self.norm, self.activation
+        # The kernel does not call the norm and the activation: not if they were replaced or have hooks.
+        if type(norm) is not BatchNorm or type(norm.bn) is not nn.BatchNorm1d or type(activation) is not nn.LeakyReLU:
+            return None
+        if mask is not None or x.dtype != norm.bn.weight.dtype or x.ndim < 2 or not _dispatch.scalar_fusable(x):
+            return None
+        if sync.enabled() or any(map(hooked, (norm, norm.bn, activation))):
+            return None
+        return _dispatch.scalar_norm(norm.bn, x, activation.negative_slope, with_max=with_max)
 
 
 class MLP(MLPBase):
