@@ -16,12 +16,15 @@ SCHEMAS = {
     "scalar_norm": "(Tensor x, Tensor norm, int group, float negative_slope, SymInt batch) -> (Tensor, Tensor, Tensor)",
     "scalar_norm_backward": "(Tensor grad, Tensor grad_max, Tensor argmax, Tensor x, Tensor norm, int group, "
     "float negative_slope, SymInt batch) -> (Tensor, Tensor)",
+    "frame_project": "(Tensor x, Tensor frame) -> Tensor",
+    "frame_project_backward": "(Tensor grad, Tensor x, Tensor frame) -> (Tensor, Tensor)",
     "frame_linear": f"({_FRAME}) -> Tensor",
     "frame_linear_backward": f"(Tensor grad, {_FRAME}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     "frame_mean": "(Tensor weights, Tensor offset, Tensor vectors, Tensor neighbors) -> Tensor",
     "frame_mean_backward": "(Tensor grad, Tensor weights, Tensor offset, Tensor vectors, Tensor neighbors) "
     "-> (Tensor, Tensor, Tensor)",
 }
+DIFFERENTIABLE = ("scalar_norm", "frame_project", "frame_linear", "frame_mean")  # each with its `_backward`
 
 
 def scalar_norm(
@@ -68,6 +71,14 @@ def _fake_scalar_norm_backward(
     return torch.empty_like(x), torch.empty_like(norm)
 
 
+def _fake_frame_project(x: Tensor, frame: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _fake_frame_project_backward(grad: Tensor, x: Tensor, frame: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(frame)
+
+
 def _fake_frame_linear(
     offset: Tensor, vectors: Tensor, frame: Tensor, weight: Tensor, own: Maybe, neighbors: Tensor
 ) -> Tensor:
@@ -92,8 +103,9 @@ def _fake_frame_mean_backward(
 
 
 FAKES: tuple[Callable[..., Any], ...] = (
-    _fake_farthest_canonical, _fake_column_moments, _fake_scalar_norm, _fake_scalar_norm_backward, _fake_frame_linear,
-    _fake_frame_linear_backward, _fake_frame_mean, _fake_frame_mean_backward,
+    _fake_farthest_canonical, _fake_column_moments, _fake_scalar_norm, _fake_scalar_norm_backward, _fake_frame_project,
+    _fake_frame_project_backward, _fake_frame_linear, _fake_frame_linear_backward, _fake_frame_mean,
+    _fake_frame_mean_backward,
 )  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------------------ gradients
@@ -118,9 +130,14 @@ def register_gradients(save: Callable[..., None], saved: Callable[[Any], list[An
         *gradients, of_own = _ops.frame_linear_backward(grad, *inputs)
         return *gradients, None if inputs[4] is None else of_own, None
 
+    def of_frame_project(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
+        gradients: tuple[Tensor, ...] = _ops.frame_project_backward(grad, *saved(ctx))
+        return gradients
+
     def of_frame_mean(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
         return *_ops.frame_mean_backward(grad, *saved(ctx)), None
 
+    torch.library.register_autograd("vector_neurons::frame_project", of_frame_project, setup_context=save)
     torch.library.register_autograd("vector_neurons::frame_linear", of_frame_linear, setup_context=save)
     torch.library.register_autograd("vector_neurons::frame_mean", of_frame_mean, setup_context=save)
     torch.library.register_autograd(

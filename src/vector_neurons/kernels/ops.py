@@ -277,5 +277,5 @@ def register() -> None:
         "vector_neurons::frame_pool", _frame_pool_backward, setup_context=_save_for_frame_pool
     )
     frame_ops.register_gradients(_save_inputs, _saved_inputs)
-    for name in ("length_sums", "frame_pool", "norm_leaky_relu", "frame_linear", "frame_mean", "scalar_norm"):
+    for name in ("length_sums", "frame_pool", "norm_leaky_relu", *frame_ops.DIFFERENTIABLE):
         torch.library.register_autograd(f"vector_neurons::{name}_backward", _no_second_derivative)

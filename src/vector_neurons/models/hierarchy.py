@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from ..geometry.neighbors import gather, knn
 from ..geometry.sampling import farthest_points
-from ..nn import functional as VF
-from ..nn import scalar
+from ..nn import _dispatch, scalar
 from ..nn._masked import masked_max, masked_mean
 from ..nn.features import Features
 from ..nn.frame import FixedFrame, frame_layer
@@ -136,7 +135,7 @@ class FrameNet(Classifier):
         x = three(points, x, knn(points, self.k_last, mask=masks[1]), masks[1])
         v = torch.cat([x.vectors, points.unsqueeze(-1)], dim=-1)
         frame = self.frame(masked_mean(x.vectors, [1], masks[1])).expand(-1, v.shape[1], -1, -1)
-        seen = VF.project_onto_frame(v, frame)
+        seen = _dispatch.project_onto_frame(v, frame)
         h = self.embed(torch.cat([x.scalars, seen], dim=-1), masks[1])
         descriptor = torch.cat([masked_max(h, masks[1]), masked_mean(h, [1], masks[1]).squeeze(1)], dim=-1)
         if isinstance(self.frame, FixedFrame):

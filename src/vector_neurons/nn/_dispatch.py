@@ -101,9 +101,26 @@ def scalar_norm(bn: nn.BatchNorm1d, x: Tensor, negative_slope: float, *, with_ma
     return out.view(x.shape), largest.view(*x.shape[:-2], x.shape[-1]) if with_max else largest
 
 
+def scalar_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """An affine map of scalars."""
+    # Large results of the kernel come from its pool of memory, which saves most of the time of narrow maps.
+    if bias is None and x.ndim > 1 and x.dtype == weight.dtype and scalar_fusable(x):
+        return ops.project(x, weight.mT)
+    return F.linear(x, weight, bias)
+
+
 def scalar_fusable(x: Tensor) -> bool:
     """Whether the kernels can take these scalars."""
     return x.device.type == "cpu" and x.numel() > 0 and kernels.applicable(x) and not autocast(x)
+
+
+def project_onto_frame(x: Tensor, frame: Tensor) -> Tensor:
+    """VN-In: the coordinates of every vector in its element's frame, `(..., 3 C)`."""
+    if not frames_fusable(x) or frame.shape != (*x.shape[:-1], 3):
+        return VF.project_onto_frame(x, frame)
+    rows, frames = x.reshape(-1, 3, x.shape[-1]).contiguous(), frame.to(x.dtype).reshape(-1, 3, 3).contiguous()
+    projected: Tensor = torch.ops.vector_neurons.frame_project(rows, frames)
+    return projected.view(*x.shape[:-2], -1)
 
 
 def frames_fusable(x: Tensor) -> bool:

@@ -68,7 +68,7 @@ class FrameConv(nn.Module):
             scalar.Block(a, b, norm=norm, negative_slope=negative_slope) for a, b in pairwise(widths)
         )
         self.from_features = out_channels[1] // 2
-        self.weight = nn.Linear(out_channels[0], out_channels[1], bias=False)
+        self.weight = scalar.Linear(out_channels[0], out_channels[1], bias=False)
         self.linear = Linear(vectors, self.from_features)
 
     def forward(
@@ -100,7 +100,7 @@ class FrameConv(nn.Module):
             return _dispatch.frame_linear(offset, x.vectors, frame, on_seen, own, neighbors)
         both = torch.cat([offset.unsqueeze(-1), gather(x.vectors, neighbors)], dim=-1)
         seen = torch.cat([VF.project_onto_frame(both, frame.unsqueeze(2)), VF.norm(offset.unsqueeze(-1))], dim=-1)
-        mapped = nn.functional.linear(seen, on_seen)
+        mapped = _dispatch.scalar_linear(seen, on_seen, None)
         return mapped if own is None else mapped + gather(own, neighbors)
 
     def _means(self, weights: Tensor, offset: Tensor, v: Tensor, neighbors: Tensor) -> Tensor:

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from ..typing import Mask, Norm
-from . import functional as VF
-from . import scalar
+from . import _dispatch, scalar
 from ._checks import check_scalars, check_vectors
 from .features import Features
 from .frame import FixedFrame, Frame, frame_layer
@@ -63,7 +62,7 @@ class HybridBlock(nn.Module):
     def forward(self, x: Features, mask: Mask | None = None) -> Features:
         check_scalars(self, x.scalars, self.in_channels[0])
         check_vectors(self, x.vectors, self.in_channels[1], rank=3)
-        invariants = VF.project_onto_frame(x.vectors, self.frame(x.vectors, mask))
+        invariants = _dispatch.project_onto_frame(x.vectors, self.frame(x.vectors, mask))
         s = self.block(torch.cat([x.scalars, invariants], dim=-1), mask)
         return Features(s, self.gate(s).sigmoid().unsqueeze(-2) * self.linear(x.vectors))
 

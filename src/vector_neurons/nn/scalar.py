@@ -75,7 +75,7 @@ class Linear(nn.Module):
             return x.linear(self.weight) if self.bias is None else x.linear(self.weight) + self.bias
         check_scalars(self, x, self.in_channels)
         if self.num_elements is None:
-            return nn.functional.linear(x, self.weight, self.bias)
+            return _dispatch.scalar_linear(x, self.weight, self.bias)
         mapped = (self.weight @ x.unsqueeze(-1)).squeeze(-1)
         return mapped if self.bias is None else mapped + self.bias
 

@@ -16,7 +16,7 @@ using at::Tensor;
 
 namespace {
 
-// Lowers the distances to the nearest chosen point by those to `pick`, and returns the largest; coordinates are
+// Lowers the squared distances to the nearest chosen point by those to `pick`, and returns the largest; coordinates are
 // (dim, points).
 template <typename T>
 NOINLINE T lower_distances(const T* x, int64_t points, int64_t dim, int64_t pick, T* __restrict squared,
@@ -30,11 +30,26 @@ NOINLINE T lower_distances(const T* x, int64_t points, int64_t dim, int64_t pick
   T largest = -std::numeric_limits<T>::infinity();
 #pragma omp simd reduction(max : largest)
   for (int64_t i = 0; i < points; ++i) {
-    const T distance = std::sqrt(squared[i]);
-    nearest[i] = distance < nearest[i] ? distance : nearest[i];
+    nearest[i] = squared[i] < nearest[i] ? squared[i] : nearest[i];
     largest = largest < nearest[i] ? nearest[i] : largest;
   }
   return largest;
+}
+
+// The first of the values that are at least `least`; the first of all if none is.
+template <typename T>
+NOINLINE int64_t first_of(const T* values, int64_t count, T least) {
+  constexpr int64_t STEP = 32;  // values are compared at a time
+  for (int64_t start = 0; start < count; start += STEP) {
+    const int64_t stop = std::min(count, start + STEP);
+    int any = 0;
+#pragma omp simd reduction(| : any)
+    for (int64_t i = start; i < stop; ++i) any |= values[i] >= least;
+    if (any)
+      for (int64_t i = start; i < stop; ++i)
+        if (values[i] >= least) return i;
+  }
+  return 0;
 }
 
 // x (clouds, dim, points) and the distances (clouds, points) by which the first point is chosen, -inf at padding;
@@ -53,16 +68,15 @@ Tensor farthest_canonical(const Tensor& x, const Tensor& first, const Tensor& to
       for (int64_t cloud = begin; cloud < end; ++cloud) {
         const scalar_t* distance = first.const_data_ptr<scalar_t>() + cloud * points;
         const scalar_t close = tolerance.const_data_ptr<scalar_t>()[cloud];
-        scalar_t largest = *std::max_element(distance, distance + points);
         for (int64_t i = 0; i < points; ++i) nearest[i] = distance[i] == -inf ? -inf : inf;
+        int64_t pick = first_of(distance, points, *std::max_element(distance, distance + points) - close);
         for (int64_t step = 0; step < n; ++step) {
-          int64_t pick = 0;  // the first of the farthest
-          while (pick < points - 1 && !(distance[pick] >= largest - close)) ++pick;
           out.data_ptr<int64_t>()[cloud * n + step] = pick;
           nearest[pick] = -inf;  // a chosen point is never chosen again, not even among duplicates
-          largest = lower_distances(x.const_data_ptr<scalar_t>() + cloud * dim * points, points, dim, pick,
-                                    squared.data(), nearest.data());
-          distance = nearest.data();
+          const scalar_t largest = lower_distances(x.const_data_ptr<scalar_t>() + cloud * dim * points, points, dim,
+                                                   pick, squared.data(), nearest.data());
+          const scalar_t least = std::max(std::sqrt(std::max(largest, scalar_t(0))) - close, scalar_t(0));
+          pick = first_of(nearest.data(), points, least * least);
         }
       }
     });

@@ -1,4 +1,4 @@
-// The two ends of a convolution in local frames. Its messages begin with a linear map of what center n is given of its
+// Coordinates in frames, and the two ends of a convolution in local frames. Its messages begin with a linear map of what center n is given of its
 // neighbor m: the offset d and the vectors v of the neighbor in the frame T of the center, and the length of d,
 //   row = [Tᵀ [d, v_m], |d|],   out = row weight + own[m],
 // where `own` holds the projected scalars of the points. They end with means over the neighbors of d and of vectors,
@@ -301,9 +301,44 @@ std::tuple<Tensor, Tensor, Tensor> frame_mean_backward(const Tensor& grad, const
   return {gweights, goffset, gvectors};
 }
 
+// The coordinates of vectors x (rows, 3, channels) in the frames (rows, 3, 3) of their rows.
+Tensor frame_project(const Tensor& x, const Tensor& frame) {
+  TORCH_CHECK(x.dim() == 3 && x.size(1) == 3 && x.is_contiguous() && frame.is_contiguous() &&
+                  frame.sizes() == at::IntArrayRef({x.size(0), 3, 3}) && frame.scalar_type() == x.scalar_type(),
+              "frame_project takes vectors (rows, 3, channels) and frames (rows, 3, 3), got ", x.sizes(), " and ",
+              frame.sizes());
+  Tensor out = allocate(x.sizes(), x.options());
+  const int64_t channels = x.size(2);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "frame_project", [&] {
+    at::parallel_for(0, x.size(0), 256, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        to_frame(x.const_data_ptr<scalar_t>() + r * 3 * channels, channels, frame.const_data_ptr<scalar_t>() + 9 * r,
+                 out.data_ptr<scalar_t>() + r * 3 * channels, channels);
+    });
+  });
+  return out;
+}
+
+std::tuple<Tensor, Tensor> frame_project_backward(const Tensor& grad, const Tensor& x, const Tensor& frame) {
+  const Tensor g = grad.contiguous();
+  Tensor gx = allocate(x.sizes(), x.options()).zero_(), gframe = at::zeros(frame.sizes(), frame.options());
+  const int64_t channels = x.size(2);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "frame_project_backward", [&] {
+    at::parallel_for(0, x.size(0), 256, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        to_frame_gradients(x.const_data_ptr<scalar_t>() + r * 3 * channels, channels,
+                           frame.const_data_ptr<scalar_t>() + 9 * r, g.const_data_ptr<scalar_t>() + r * 3 * channels,
+                           channels, gx.data_ptr<scalar_t>() + r * 3 * channels, gframe.data_ptr<scalar_t>() + 9 * r);
+    });
+  });
+  return {gx, gframe};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) {
+  m.impl("frame_project", &frame_project);
+  m.impl("frame_project_backward", &frame_project_backward);
   m.impl("frame_linear", &frame_linear);
   m.impl("frame_linear_backward", &frame_linear_backward);
   m.impl("frame_mean", &frame_mean);
