@@ -6,12 +6,15 @@ from typing import ClassVar, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..typing import Mask
 from ._checks import check_vectors
 from ._masked import mask_like
 from ._range import in_float64, needs_float64
 from .linear import Linear
+
+MAX_SCORABLE = 2.0**10  # the scores of longer vectors are so large that float32 rounds the exponents of the softmax
 
 
 class QueriesAndKeys(NamedTuple):
@@ -75,8 +78,8 @@ class AttentionBase(nn.Module, ABC):
         if mask is not None and mask.shape != context.shape[:2]:
             raise ValueError(f"the mask marks keys {tuple(context.shape[:2])}, got {tuple(mask.shape)}")
         inputs = QueriesAndKeys(x, context)
-        if needs_float64(x) or needs_float64(context):
-            return in_float64(self.mix, inputs, mask)
+        if needs_float64(x, MAX_SCORABLE) or needs_float64(context, MAX_SCORABLE):
+            return in_float64(self.mix_exactly, inputs, mask)
         return self.mix(inputs, mask)
 
     def mix(self, inputs: QueriesAndKeys, mask: Mask | None) -> Tensor:
@@ -84,6 +87,11 @@ class AttentionBase(nn.Module, ABC):
         x, context = inputs
         value = self.value(context)  # first, for the order in which gradients add up: trained runs stay reproducible
         return self.out(attend(self.query(x), self.key(context), value, self.heads, mask))
+
+    def mix_exactly(self, inputs: QueriesAndKeys, mask: Mask | None) -> Tensor:
+        """The same with stored weights: fused attention computes them again, and large scores overflow by rounding."""
+        with sdpa_kernel(SDPBackend.MATH):
+            return self.mix(inputs, mask)
 
     @abstractmethod
     def check(self, x: Tensor, channels: int) -> None:
