@@ -25,7 +25,7 @@ def scalar_function(h: ActivationFunction) -> Callable[[Tensor], Tensor]:
     """The scalar function of this name, or the function itself."""
     if callable(h):
         return h
-    if h not in NAMED:
+    if not isinstance(h, str) or h not in NAMED:
         raise ValueError(f"unknown activation {h!r}: choose one of {', '.join(NAMED)}, or pass a function")
     return NAMED[h]
 
@@ -72,9 +72,9 @@ class Activation(nn.Module):
     """Any scalar activation `h`, applied to the coordinate of each vector along its learned direction (supplement).
 
     `q + (h(p) - p) k/‖k‖` with `k = U V` and `p = ⟨q, k/‖k‖⟩`. The coordinate p is invariant to rotations, so every `h`
-    gives an equivariant layer; a smooth `h` is a smooth version of VN-ReLU. Smooth functions have a scale of their own:
-    of the names, only `"relu"` also commutes with scaling. If `h(0)` is not 0 (`"softplus"`), even a vector across its
-    direction gets a part of this length along it; where V is zero, the direction is zero and so is the output.
+    gives an equivariant layer; `"softplus"`, `"gelu"` and `"silu"` are smooth versions of VN-ReLU. Smooth functions
+    have a scale of their own: of the names, only `"relu"` commutes with scaling. If `h(0)` is not 0 (`"softplus"`), a
+    vector across its direction gets a part of this length along it; with a zero direction the vector is unchanged.
 
     Args:
         channels: vectors in and out.

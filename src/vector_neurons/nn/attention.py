@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -64,7 +64,7 @@ class AttentionBase(nn.Module, ABC):
         self,
         x: Float[Tensor, "batch points *feature"],
         context: Float[Tensor, "batch keys *context"] | None = None,
-        mask: Mask | None = None,
+        mask: Bool[Tensor, "batch keys"] | None = None,
     ) -> Float[Tensor, "batch points *feature"]:
         self.check(x, self.channels)
         if context is None and self.context_channels != self.channels:

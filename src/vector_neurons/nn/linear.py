@@ -127,6 +127,8 @@ class AffineLinear(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
+        if in_channels < 1:
+            raise ValueError(f"an affine combination needs 1 channel or more, got {in_channels}")
         self.in_channels, self.out_channels = in_channels, out_channels
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
         bound = math.sqrt(3 / in_channels)
