@@ -91,6 +91,8 @@ def settle(module: nn.Module) -> None:
             nn.init.uniform_(part.running_var, 0.2, 0.8)
         elif isinstance(part, vn.LayerNorm | vn.InstanceNorm):
             nn.init.uniform_(part.weight, 0.5, 1.5)
+        elif isinstance(part, vn.ResidualBlock):
+            part.linear_out.reset_parameters()  # from 0
 
 
 Make = Callable[[int, int], nn.Module]
@@ -110,6 +112,14 @@ def edge_conv(*, include_self: bool = True, **options: Any) -> Make:
 
 def invariant(**options: Any) -> Make:
     return lambda c, n: vn.Invariant(c, **options)
+
+
+def attention(c: int, n: int) -> nn.Module:
+    return vn.Attention(c, heads=2 if c % 2 == 0 else 1)
+
+
+def residual(**options: Any) -> Make:
+    return lambda c, n: vn.ResidualBlock(c, **options)
 
 
 # Claims that come together.
@@ -170,4 +180,14 @@ LAYERS = [
     Layer("dropout", lambda c, n: vn.Dropout(0.4), random=True),
     Layer("mlp", lambda c, n: vn.MLP([c, c + 2, c + 1, 2]), **BATCH),
     Layer("mlp-none", lambda c, n: vn.MLP([c, c + 2, c + 1, 2], norm="none")),
+    Layer("affine-linear", lambda c, n: vn.AffineLinear(c, c + 2)),
+    Layer("activation-softplus", lambda c, n: vn.Activation(c, "softplus"), scale=None),
+    Layer("activation-gelu", lambda c, n: vn.Activation(c, "gelu"), scale=None),
+    Layer("activation-silu", lambda c, n: vn.Activation(c, "silu"), scale=None),
+    Layer("block-layer-softplus", block(norm="layer", activation="softplus"), scale=0.0),
+    Layer("residual", residual(), **BATCH),
+    Layer("residual-layer", residual(out_channels=6, norm="layer"), scale=None),
+    Layer("residual-none", residual(out_channels=5, hidden=7, norm="none")),
+    Layer("residual-gelu", residual(norm="none", activation="gelu", shared_direction=True), scale=None),
+    Layer("attention", attention, ranks=(4,), scale=None),
 ]

@@ -30,6 +30,8 @@ Rotations = Literal["I", "z", "SO3"]
 Norm = Literal["batch", "log-batch", "layer", "instance", "none"]
 DirectionSource = Literal["input", "output"]
 Pool = Literal["mean", "max"]
+ActivationName = Literal["relu", "softplus", "gelu", "silu", "tanh"]
+ActivationFunction = Callable[[Tensor], Tensor] | ActivationName  # a scalar function, or its name
 
 
 class BlockOptions(TypedDict, total=False):
@@ -38,12 +40,14 @@ class BlockOptions(TypedDict, total=False):
     norm: Norm
     direction: DirectionSource
     negative_slope: float
-    activation: Callable[[Tensor], Tensor] | None
+    activation: ActivationFunction | None
     shared_direction: bool
     eps: float | None
 
 
 __all__ = [
+    "ActivationFunction",
+    "ActivationName",
     "BlockOptions",
     "DirectionSource",
     "Directions",

@@ -13,6 +13,7 @@ MODULES = [
     "vector_neurons.geometry.neighbors",
     "vector_neurons.geometry.rotations",
     "vector_neurons.geometry.sampling",
+    "vector_neurons.geometry.scale",
     "vector_neurons.models",
     "vector_neurons.nn.functional",
     "vector_neurons.nn.scalar",

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -45,6 +47,13 @@ def test_linear(shape):
         expected = mapped(x, layer.weight)
         assert_same(layer(x), expected)
         assert_same(VF.linear(x, layer.weight), expected)
+
+
+@every_shape
+def test_affine_linear(shape):
+    for out in (1, 5):
+        layer, x = randomized(vn.AffineLinear(4, out)), draw(*shape)
+        assert_same(layer(x), vectors([paper.affine(V, layer.weight.tolist()) for V in lists(x)], shape[:-2]))
 
 
 @set_shapes
@@ -118,6 +127,53 @@ def test_activation(shape, signed, shared):
     assert_same(VF.activation(q, k, cubic, signed=signed), each_channel(rule, q, k, cubic))
     layer = randomized(vn.Activation(4, cubic, signed=signed, shared_direction=shared))
     assert_same(layer(q), each_channel(rule, q, mapped(q, layer.direction.weight), cubic))
+
+
+NAMED = {
+    "relu": lambda t: max(t, 0.0),
+    "softplus": lambda t: math.log(1 + math.exp(t)),
+    "gelu": lambda t: t / 2 * (1 + math.erf(t / math.sqrt(2))),
+    "silu": lambda t: t / (1 + math.exp(-t)),
+    "tanh": lambda t: (math.exp(t) - math.exp(-t)) / (math.exp(t) + math.exp(-t)),
+}
+every_name = pytest.mark.parametrize("name", NAMED)
+
+
+@every_name
+@shared_or_not
+def test_named_activation(name, shared):
+    x = draw(2, 3, 3, 4)
+    layer = randomized(vn.Activation(4, name, shared_direction=shared))
+    assert_same(layer(x), each_channel(paper.activation, x, mapped(x, layer.direction.weight), NAMED[name]))
+
+
+@every_name
+def test_block_with_named_activation(name):
+    layer, x = randomized(vn.Block(4, 3, norm="none", activation=name)), draw(2, 3, 3, 4)
+    q, k = (mapped(x, part.weight) for part in (layer.linear, layer.direction))
+    assert_same(layer(x), each_channel(paper.activation, q, k, NAMED[name]))
+
+
+@every_name
+def test_named_activation_of_scalars(name):
+    x = draw(2, 3, 4)
+    expected = torch.tensor([NAMED[name](t) for t in x.flatten().tolist()], dtype=torch.float64).view(2, 3, 4)
+    assert_same(vn.nn.scalar.Activation(4, name)(x), expected)
+    block = vn.nn.scalar.Block(4, 4, norm="none", activation=name).double()
+    torch.nn.init.eye_(block.linear.weight)
+    torch.nn.init.zeros_(block.linear.bias)
+    assert_same(block(x), expected)
+
+
+@pytest.mark.parametrize("kit", vn.KITS)
+@pytest.mark.parametrize("wrong", ["swish", None])
+@pytest.mark.usefixtures("unchecked")
+def test_unknown_activations_are_named(kit, wrong):
+    with pytest.raises(ValueError, match=r"unknown activation .*: choose one of relu, softplus, gelu, silu, tanh, or"):
+        vn.KITS[kit].Activation(4, wrong)
+    if wrong is not None:
+        with pytest.raises(ValueError, match="unknown activation 'swish'"):
+            vn.KITS[kit].Block(4, 4, activation=wrong)
 
 
 def test_activation_by_relu():

@@ -8,11 +8,14 @@ import inspect
 import pytest
 import torch
 
+import vector_neurons as vn
+
+from . import test_attention_and_residual as blocks
 from . import test_invariants as invariants
 from . import test_linear_and_activation as activations
 from . import test_norms as norms
 from . import test_pooling_and_edges as edges
-from .compare import draw
+from .compare import draw, randomized
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +74,16 @@ frame_checks = [lambda: invariants.test_vn_in(SHAPE, "linear", True, False, "non
 orthonormal_checks = [
     lambda: invariants.test_orthonormal_frame(SHAPE),
     lambda: invariants.test_vn_in_orthonormal(SHAPE, "mlp"),
+]
+affine_checks = [lambda: activations.test_affine_linear(SHAPE)]
+attention_checks = [
+    lambda: blocks.test_attention(2, 3),
+    lambda: blocks.test_cross_attention(3),
+]
+masked_checks = [lambda: blocks.test_attention(2, 3), lambda: blocks.test_attention(1, 5)]
+residual_checks = [
+    lambda: blocks.test_residual_block(SHAPE, "none", (4,)),
+    lambda: blocks.test_residual_block(SHAPE, "layer", (4, 3)),
 ]
 edge_checks = [
     lambda: edges.test_edge_conv("mean", 0.0, "none", 3, True),
@@ -142,6 +155,32 @@ def edge_parts(x, graphs):
     other = torch.stack([cloud[graph] for cloud, graph in zip(x, graphs, strict=True)])
     own = x.unsqueeze(2).expand_as(other)
     return other - own, own, other.cross(own, dim=-2)
+
+
+def mixed(q, k, v, heads, scores, mask=None):
+    """Attention by other scores `(B, heads, N, M)`."""
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
+    mixed = torch.einsum("bhnm,bmdhc->bndhc", scores.softmax(-1), v.unflatten(-1, (heads, -1)))
+    return mixed.flatten(-2)
+
+
+def scores(q, k, heads, power=-0.5):
+    q, k = (x.unflatten(-1, (heads, -1)) for x in (q, k))
+    return torch.einsum("bndhc,bmdhc->bhnm", q, k) * (q.shape[-1] * q.shape[-3]) ** power
+
+
+def interleaved(x, heads):
+    return x.unflatten(-1, (-1, heads)).transpose(-1, -2).flatten(-2)
+
+
+def without(x, axis):
+    return x * (torch.arange(x.shape[-2]) != axis).double().view(-1, 1)
+
+
+def residual_parts(layer, x):
+    y = layer.linear_in(layer.activation_in(layer.norm_in(x, None)))
+    return layer.shortcut(x), layer.linear_out(layer.activation_out(layer.norm_out(y, None)))
 
 
 def adapted(broken):
@@ -252,6 +291,50 @@ MUTANTS = [
         one_matrix_for_all=lambda x, weight: x @ (weight[0] if weight.ndim == 3 else weight).mT,
     ),
     *wrong(
+        "linear.AffineLinear.affine_weight",
+        affine_checks,
+        not_constrained=lambda layer: layer.weight,
+        sums_to_zero=lambda layer: layer.weight - layer.weight.mean(-1, keepdim=True),
+        columns_for_rows=lambda layer: layer.weight - layer.weight.mean(0) + 1 / layer.in_channels,
+        divides_by_the_sum=lambda layer: layer.weight / layer.weight.sum(-1, keepdim=True),
+    ),
+    *wrong(
+        "attention.attend",
+        attention_checks,
+        without_scale=lambda q, k, v, heads, mask=None: mixed(q, k, v, heads, scores(q, k, heads, 0), mask),
+        scale_of_channels_only=lambda q, k, v, heads, mask=None: mixed(
+            q, k, v, heads, scores(q, k, heads) * q.shape[-2] ** 0.5, mask
+        ),
+        keys_and_values_exchanged=lambda q, k, v, heads, mask=None: mixed(q, v, k, heads, scores(q, v, heads), mask),
+        other_channels_of_a_head=lambda q, k, v, heads, mask=None: mixed(
+            q, k, v, heads, scores(interleaved(q, heads), interleaved(k, heads), heads), mask
+        ),
+        one_head=lambda q, k, v, heads, mask=None: mixed(q, k, v, 1, scores(q, k, 1), mask),
+    ),
+    *wrong(
+        "attention.attend",
+        masked_checks,
+        without_mask=lambda q, k, v, heads: mixed(q, k, v, heads, scores(q, k, heads)),
+    ),
+    *wrong(
+        "attention.attend",
+        attention_checks,
+        equivariant=False,
+        scores_of_two_coordinates=lambda q, k, v, heads, mask=None: mixed(
+            q, k, v, heads, scores(without(q, 0), k, heads), mask
+        ),
+    ),
+    *wrong(
+        "residual.ResidualBlockBase.forward",
+        residual_checks,
+        without_shortcut=lambda layer, x: residual_parts(layer, x)[1],
+        shortcut_only=lambda layer, x: residual_parts(layer, x)[0],
+        shortcut_subtracted=lambda layer, x: residual_parts(layer, x)[1] - residual_parts(layer, x)[0],
+        one_activation=lambda layer, x: (
+            layer.shortcut(x) + layer.linear_out(layer.activation_out(layer.norm_out(layer.linear_in(x))))
+        ),
+    ),
+    *wrong(
         "edge_conv.edge_features",
         edge_checks,
         n_minus_m=lambda x, graphs, cross: torch.cat([-edge_parts(x, graphs)[0], *edge_parts(x, graphs)[1:]], -1),
@@ -265,7 +348,11 @@ MUTANTS = [
     ),
 ]
 
+AFFINE, RESIDUAL = randomized(vn.AffineLinear(4, 5)), randomized(vn.ResidualBlock(4, norm="none"))
 CALLS = {
+    "linear.AffineLinear.affine_weight": lambda f, x, k: x @ f(AFFINE).detach().mT,
+    "attention.attend": lambda f, x, k: f(x, k, x + k, 2),
+    "residual.ResidualBlockBase.forward": lambda f, x, k: f(RESIDUAL, x).detach(),
     "functional.leaky_relu": lambda f, x, k: f(x, k, 0.2),
     "functional.activation": lambda f, x, k: f(x, k, activations.cubic),
     "functional.batch_norm": lambda f, x, k: f(x, lambda n: (n - n.mean(0)) / n.std(0) + 0.5),

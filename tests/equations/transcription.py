@@ -222,3 +222,30 @@ def edge_conv(clouds, graphs, feature, direction, norm, slope, pool):
     Q = norm([edge_map(*edge, feature) for edge in edges])
     bent = (bend(Q[e], edge_map(*edges[e], direction), slope) for e in range(len(edges)))
     return [[pool([next(bent) for _ in neighbors]) for neighbors in graph] for graph in graphs]
+
+
+def affine(V, A):
+    """Every output is the mean of the channels, moved by a weighted sum of how far each channel is from it."""
+    middle = mean(V)
+    return [plus(middle, moved) for moved in linear([minus(v, middle) for v in V], A)]
+
+
+def attention(Q, K, V, heads, present):
+    """What each of the queries Q gets of the values V, whose keys are K, where they are present."""
+    size = len(Q[0]) // heads
+    result = []
+    for q in Q:
+        out = []
+        for h in range(heads):
+            channels = range(h * size, (h + 1) * size)
+            weights = []
+            for k, there in zip(K, present, strict=True):
+                score = sum(dot(q[c], k[c]) for c in channels) / math.sqrt(len(q[0]) * size)
+                weights.append(math.exp(score) if there else 0.0)
+            for c in channels:
+                vector = [0.0] * len(q[0])
+                for m in range(len(V)):
+                    vector = plus(vector, times(weights[m] / sum(weights), V[m][c]))
+                out.append(vector)
+        result.append(out)
+    return result

@@ -95,6 +95,7 @@ CHECKED = {
     *("linear-elements", "leaky-relu", "activation-tanh", "batch-norm", "batch-norm-log", "max-pool"),
     *("block-batch", "block-layer", "block-instance-detached", "edge-conv-cross"),
     *("invariant-mlp-mean", "invariant-orthonormal", "invariant-gram"),
+    *("affine-linear", "activation-softplus", "activation-gelu", "residual-layer", "residual-none", "attention"),
 }
 
 

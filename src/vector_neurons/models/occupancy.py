@@ -4,7 +4,7 @@ The paper's three methods are three compositions of an encoder and a decoder: Oc
 scalar and invariant, VN-OccNet vector and invariant.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -23,6 +23,7 @@ from .dgcnn import Trunk
 STEM_WIDTH = 384  # channels of the first edge convolution, counted in scalars: 128 vectors
 DGCNN_WIDTHS = (64, 64, 128, 256)
 MAX_COORDINATE = 2.0**40  # decoders square products of queries and codes
+RELU: dict[str, Any] = {"norm": "none", "negative_slope": 0.0}
 MIN_DISTANCE = 0.01  # points nearer than this have equal weights; clouds have radius 1
 
 EncoderName = Literal["pointnet", "dgcnn"]
@@ -42,26 +43,6 @@ class Code(NamedTuple):
     vectors: Tensor | None = None
 
 
-class ResNetBlock(nn.Module):
-    """`S x + B a(A a(x))` with ReLUs a; initialized to the linear map S, the identity where the widths agree."""
-
-    def __init__(self, neurons: Neurons, in_channels: int, out_channels: int, *, eps: float | None = None) -> None:
-        super().__init__()
-        kit = kit_of(neurons)
-        hidden = min(in_channels, out_channels)
-        self.activation_in = kit.LeakyReLU(in_channels, negative_slope=0.0, eps=eps)
-        self.linear_in = kit.Linear(in_channels, hidden)
-        self.activation_out = kit.LeakyReLU(hidden, negative_slope=0.0, eps=eps)
-        self.linear_out = kit.Linear(hidden, out_channels)
-        nn.init.zeros_(self.linear_out.weight)
-        no_bias = {} if neurons == "vector" else {"bias": False}
-        same = in_channels == out_channels
-        self.shortcut = nn.Identity() if same else kit.Linear(in_channels, out_channels, **no_bias)
-
-    def forward(self, x: Tensor | ConcatMean | ConcatGlobal) -> Tensor:
-        return self.shortcut(x) + self.linear_out(self.activation_out(self.linear_in(self.activation_in(x))))
-
-
 class ResNetPointNet(nn.Module):
     """Features of every point, from ResNet blocks with a pool over all points before each.
 
@@ -77,7 +58,7 @@ class ResNetPointNet(nn.Module):
             stem = kit.width(STEM_WIDTH)
             self.stem = kit.EdgeConv(1, stem, k=k, cross=True, norm="none", negative_slope=0.0, eps=eps)
         self.embed = kit.Linear(stem, 2 * width)
-        self.blocks = nn.ModuleList(ResNetBlock(neurons, 2 * width, width, eps=eps) for _ in range(blocks))
+        self.blocks = nn.ModuleList(kit.ResidualBlock(2 * width, width, eps=eps, **RELU) for _ in range(blocks))
         self.pool = kit.POOLS["mean" if self.vector else "max"](width)
 
     def forward(self, points: Tensor, mask: Mask | None) -> Tensor:
@@ -196,7 +177,7 @@ class ConditionalNorm(nn.Module):
 
 
 class ConditionalBlock(nn.Module):
-    """A `ResNetBlock` with a conditional norm before each ReLU."""
+    """A `ResidualBlock` with a conditional norm before each ReLU."""
 
     def __init__(self, num_scalars: int, width: int) -> None:
         super().__init__()
@@ -230,7 +211,7 @@ class Decoder(nn.Module):
         if conditional:
             stack: list[nn.Module] = [ConditionalBlock(queries.num_scalars, width) for _ in range(blocks)]
         else:
-            stack = [ResNetBlock("scalar", width, width) for _ in range(blocks)]
+            stack = [scalar.ResidualBlock(width, **RELU) for _ in range(blocks)]
         self.blocks = nn.ModuleList(stack)
         self.norm = ConditionalNorm(queries.num_scalars, width) if conditional else None
         self.logits = nn.Linear(width, 1)

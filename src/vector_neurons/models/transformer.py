@@ -15,44 +15,18 @@ from .base import Classifier, Encoding, Inputs, JoinScalars, inputs_of, kit_of, 
 NEGATIVE_SLOPE = 0.2
 
 
-class Attention(nn.Module):
-    """Multi-head attention. The score of a query and a key is their Frobenius inner product, which is invariant.
-
-    It equals the ordinary inner product of the flattened features, so torch's attention serves both kinds of neurons.
-    """
-
-    def __init__(self, kit: Any, channels: int, heads: int) -> None:
-        super().__init__()
-        if channels % heads:
-            raise ValueError(f"{channels} channels do not divide among {heads} heads")
-        self.heads = heads
-        self.query, self.key, self.value, self.out = (kit.Linear(channels, channels) for _ in range(4))
-
-    def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
-        """Mix the features `(B, N, ..., C)` of all points."""
-
-        def split(y: Tensor) -> Tensor:  # (B, N, ..., C) → (B, heads, N, ..., C / heads)
-            return torch.unflatten(y, -1, (self.heads, y.shape[-1] // self.heads)).movedim(-2, 1)
-
-        value = split(self.value(x))
-        parts = (split(self.query(x)).flatten(3), split(self.key(x)).flatten(3), value.flatten(3))
-        attn_mask = None if mask is None else mask[:, None, None]
-        mixed = nn.functional.scaled_dot_product_attention(*parts, attn_mask=attn_mask)
-        return self.out(mixed.view(value.shape).movedim(1, -2).flatten(-2))
-
-
 class EncoderLayer(nn.Module):
     """Attention, then a two-layer MLP at every point; both residual, both after a layer norm."""
 
     def __init__(self, kit: Any, channels: int, heads: int) -> None:
         super().__init__()
         self.norms = nn.ModuleList([kit.LayerNorm(channels), kit.LayerNorm(channels)])
-        self.attention = Attention(kit, channels, heads)
+        self.attention = kit.Attention(channels, heads)
         self.network = kit.MLP([channels, 2 * channels, channels], norm="none", negative_slope=NEGATIVE_SLOPE)
 
     def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
         """Refine the features of all points."""
-        x = x + self.attention(self.norms[0](x, mask), mask)
+        x = x + self.attention(self.norms[0](x, mask), mask=mask)
         return x + self.network(self.norms[1](x, mask), mask)
 
 

@@ -2,14 +2,32 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
-from ..typing import Vectors
+from ..typing import ActivationFunction, ActivationName, Vectors
 from . import _dispatch
 from . import functional as VF
 from ._factored import ConcatMean
 from ._range import in_float64, needs_float64
 from .linear import Linear
+
+NAMED: dict[ActivationName, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "softplus": nn.functional.softplus,
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+    "tanh": torch.tanh,
+}
+
+
+def scalar_function(h: ActivationFunction) -> Callable[[Tensor], Tensor]:
+    """The scalar function of this name, or the function itself."""
+    if callable(h):
+        return h
+    if not isinstance(h, str) or h not in NAMED:
+        raise ValueError(f"unknown activation {h!r}: choose one of {', '.join(NAMED)}, or pass a function")
+    return NAMED[h]
 
 
 class LeakyReLU(nn.Module):
@@ -53,9 +71,14 @@ class LeakyReLU(nn.Module):
 class Activation(nn.Module):
     """Any scalar activation `h`, applied to the coordinate of each vector along its learned direction (supplement).
 
+    `q + (h(p) - p) k/‖k‖` with `k = U V` and `p = ⟨q, k/‖k‖⟩`. The coordinate p is invariant to rotations, so every `h`
+    gives an equivariant layer; `"softplus"`, `"gelu"` and `"silu"` are smooth versions of VN-ReLU. Smooth functions
+    have a scale of their own: of the names, only `"relu"` commutes with scaling. If `h(0)` is not 0 (`"softplus"`), a
+    vector across its direction gets a part of this length along it; with a zero direction the vector is unchanged.
+
     Args:
         channels: vectors in and out.
-        h: a scalar function, such as `torch.tanh`.
+        h: a scalar function, such as `torch.tanh`, or `"relu"`, `"softplus"`, `"gelu"`, `"silu"` or `"tanh"`.
         signed: apply `h` to the signed coordinate; False is the supplement to the letter, `h` of the part's length.
         shared_direction: learn one direction for all channels.
 
@@ -71,13 +94,13 @@ class Activation(nn.Module):
     def __init__(
         self,
         channels: int,
-        h: Callable[[Tensor], Tensor],
+        h: ActivationFunction,
         *,
         signed: bool = True,
         shared_direction: bool = False,
     ) -> None:
         super().__init__()
-        self.h, self.signed = h, signed
+        self.h, self.signed = scalar_function(h), signed
         self.direction = Linear(channels, 1 if shared_direction else channels)
 
     def forward(self, x: Vectors) -> Vectors:

@@ -1,18 +1,19 @@
 """Linear → norm → non-linearity, and stacks of it."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
-from ..typing import BlockOptions, DirectionSource, Mask, NewVectors, Norm, Vectors
+from ..typing import ActivationFunction, BlockOptions, DirectionSource, Mask, NewVectors, Norm, Vectors
 from . import _dispatch
 from . import functional as VF
 from ._checks import check_vectors, hooked
 from ._factored import ConcatMean, EdgeInput
 from ._range import in_float64, needs_float64
+from .activation import scalar_function
 from .linear import Linear
 from .norm import NORMS, BatchNorm, NoNorm
 
@@ -29,7 +30,7 @@ class Block(nn.Module):
         direction: where the direction comes from: the block's `"input"`, `k = U V` (the paper's built-in
             non-linearity), or the block's `"output"` so far, `k = U q` (its detached one).
         negative_slope: of the leaky ReLU.
-        activation: any scalar function in place of the leaky ReLU, see `Activation`.
+        activation: any scalar function in place of the leaky ReLU, or its name, see `Activation`.
         shared_direction: learn one direction for all channels.
         eps: the authors' absolute eps (1e-6) in batch norm and leaky ReLU, for outputs identical to theirs.
 
@@ -52,7 +53,7 @@ class Block(nn.Module):
         norm: Norm = "batch",
         direction: DirectionSource = "input",
         negative_slope: float = 0.2,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        activation: ActivationFunction | None = None,
         shared_direction: bool = False,
         eps: float | None = None,
     ) -> None:
@@ -62,7 +63,8 @@ class Block(nn.Module):
         if direction not in ("input", "output"):
             raise ValueError(f'unknown direction {direction!r}: choose "input" or "output"')
         self.direction_source, self.negative_slope = direction, negative_slope
-        self.activation, self.eps = activation, eps
+        self.activation = None if activation is None else scalar_function(activation)
+        self.eps = eps
         self.linear = Linear(in_channels, out_channels)
         if activation is None:
             # Half of the vectors shrink to the slope along one of three axes; this restores the squared length.

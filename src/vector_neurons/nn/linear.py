@@ -95,6 +95,57 @@ class Linear(nn.Module):
         return f"{self.in_channels}, {self.out_channels}{elements}"
 
 
+class AffineLinear(nn.Module):
+    """VN-Linear whose weights sum to 1 for each output: equivariant to translations too, without centering.
+
+    `V' = W V` with `W = A - mean of the row + 1/C` for a free matrix A: each output is an affine combination of the
+    inputs, so that channels are positions and `f(V + t 1ᵀ) = f(V) + t 1ᵀ`. Rows sum to 1 by construction, hence also
+    during training. A is initialized so that the deviation of a channel from the mean over channels keeps its expected
+    squared length.
+
+    The difference of two output channels is a vector that translations do not change: the other layers take it, and
+    what they give can be added to one of the channels to get positions again. With one channel in there is nothing to
+    combine and outputs are copies of it: add channels such as the positions of neighbors or the mean of the cloud.
+
+    Args:
+        in_channels: positions in.
+        out_channels: positions out.
+
+    Shape:
+        - x: `(..., 3, in_channels)`
+        - out: `(..., 3, out_channels)`
+
+    Equivariant to translations and to O(D) in every dimension D, so to E(D); to permutations and to scaling.
+
+    >>> points = torch.randn(2, 10, 3)
+    >>> x = vn.lift(points, points.roll(1, dims=1), points.roll(2, dims=1))
+    >>> positions = vn.AffineLinear(3, 8)(x)
+    >>> vectors = positions[..., 1:] - positions[..., :1]  # invariant to translations
+    >>> (positions[..., :1] + vn.Linear(7, 1)(vn.Block(7, 7)(vectors))).shape  # positions again
+    torch.Size([2, 10, 3, 1])
+    """
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        if in_channels < 1:
+            raise ValueError(f"an affine combination needs 1 channel or more, got {in_channels}")
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
+        bound = math.sqrt(3 / in_channels)
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def affine_weight(self) -> Float[Tensor, "out channels"]:
+        """The matrix W, whose rows sum to 1."""
+        return self.weight - self.weight.mean(-1, keepdim=True) + 1 / self.in_channels
+
+    def forward(self, x: Vectors) -> NewVectors:
+        check_vectors(self, x, self.in_channels)
+        return _dispatch.linear(x, self.affine_weight())
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.out_channels}"
+
+
 class Dropout(nn.Module):
     """Zero whole vectors with probability `p` in training mode; zeroing single coordinates would pick out axes.
 

@@ -13,10 +13,13 @@ from . import _dispatch, sync
 from . import functional as VF
 from ._batch_stats import batch_mean, check_enough, masked_batch_norm, update_running_stats, uses_batch_stats
 from ._checks import check_vectors
+from ._factored import ConcatGlobal, ConcatMean
 from ._masked import flat_mask
 from ._range import in_float64, needs_float64
 
 INITIAL_SPREAD = 0.4  # of lengths about 1; torch's start, spread 1 about 0, would flip half of all vectors
+
+LayerInput = Tensor | ConcatMean | ConcatGlobal
 
 
 class NoNorm(nn.Module):
@@ -25,7 +28,7 @@ class NoNorm(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
 
-    def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
+    def forward(self, x: LayerInput, mask: Mask | None = None) -> LayerInput:
         return x
 
 

@@ -6,7 +6,7 @@ A network written over a kit becomes its classical twin with this one. Arguments
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from jaxtyping import Float
@@ -14,15 +14,18 @@ from torch import Tensor, nn
 
 from ..geometry.neighbors import edge_features
 from ..geometry.sampling import center
-from ..typing import BlockOptions, DirectionSource, Mask, NewScalars, Norm, Points, Pool, Scalars
+from ..typing import ActivationFunction, BlockOptions, DirectionSource, Mask, NewScalars, Norm, Points, Pool, Scalars
 from . import _dispatch, sync
 from ._batch_stats import masked_batch_norm
 from ._checks import check_scalars, hooked
 from ._factored import ConcatGlobal, EdgeInput
 from ._masked import flat_mask, masked_max, masked_mean
+from .activation import scalar_function
+from .attention import AttentionBase
 from .block import MLPBase
 from .edge_conv import EdgeConvBase
 from .norm import NoNorm
+from .residual import ResidualBlockBase
 
 
 def width(channels: int) -> int:
@@ -85,6 +88,25 @@ class Linear(nn.Module):
         )
 
 
+class AffineLinear(Linear):
+    """A `Linear`: with a bias there is no need for weights that sum to 1.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(..., C)`
+        - out: `(..., C_out)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.AffineLinear(6, 8)(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 8])
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, bias: bool = True) -> None:
+        super().__init__(in_channels, out_channels, bias=bias)
+
+
 class LeakyReLU(nn.LeakyReLU):
     """The ordinary leaky ReLU; `negative_slope=0` is ReLU.
 
@@ -129,13 +151,13 @@ class Activation(nn.Module):
     def __init__(
         self,
         channels: int,
-        h: Callable[[Tensor], Tensor],
+        h: ActivationFunction,
         *,
         signed: bool = True,
         shared_direction: bool = False,
     ) -> None:
         super().__init__()
-        self.h = h
+        self.h = scalar_function(h)
 
     def forward(self, x: Scalars) -> Scalars:
         return self.h(x)
@@ -256,7 +278,7 @@ class Block(nn.Module):
         norm: Norm = "batch",
         direction: DirectionSource = "input",
         negative_slope: float = 0.2,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        activation: ActivationFunction | None = None,
         shared_direction: bool = False,
         eps: float | None = None,
         bias: bool | None = None,
@@ -269,7 +291,7 @@ class Block(nn.Module):
         # A norm removes a bias, or brings its own: by default there is one only without norm.
         self.linear = Linear(in_channels, out_channels, bias=norm == "none" if bias is None else bias)
         self.norm = NORMS[norm](out_channels)
-        self.activation = activation or nn.LeakyReLU(negative_slope)
+        self.activation = nn.LeakyReLU(negative_slope) if activation is None else scalar_function(activation)
 
     def forward(self, x: Scalars | EdgeInput | ConcatGlobal, mask: Mask | None = None) -> NewScalars:
         return self.activate(self.linear(x), mask)
@@ -317,6 +339,48 @@ class MLP(MLPBase):
     """
 
     linear, block = Linear, Block
+
+
+class ResidualBlock(ResidualBlockBase):
+    """`S x + B a(norm(A a(norm(x))))`: adds two linear maps, each after a norm and a non-linearity.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(..., C)`
+        - out: `(..., C_out)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.ResidualBlock(6, 8)(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 8])
+    """
+
+    linear, leaky_relu, any_activation, norms = Linear, LeakyReLU, Activation, NORMS
+    no_bias: ClassVar[dict[str, bool]] = {"bias": False}
+
+
+class Attention(AttentionBase):
+    """Multi-head attention among the elements of a sample, or from them to those of a context.
+
+    Arguments as in the vector layer.
+
+    Shape:
+        - x: `(B, N, C)`
+        - out: `(B, N, C)`
+
+    Not equivariant.
+
+    >>> vn.nn.scalar.Attention(6, heads=2)(torch.randn(2, 10, 6)).shape
+    torch.Size([2, 10, 6])
+    """
+
+    linear = Linear
+
+    def check(self, x: Tensor, channels: int) -> None:
+        check_scalars(self, x, channels, rank=3)
+        if x.ndim > 3:
+            raise ValueError(f"Attention takes features (B, N, {channels}), got {tuple(x.shape)}: flatten the axes")
 
 
 class Dropout(nn.Dropout):
@@ -468,6 +532,8 @@ __all__ = [
     "NORMS",
     "POOLS",
     "Activation",
+    "AffineLinear",
+    "Attention",
     "BatchNorm",
     "Block",
     "Dropout",
@@ -479,6 +545,7 @@ __all__ = [
     "Linear",
     "MaxPool",
     "MeanPool",
+    "ResidualBlock",
     "center",
     "lift",
     "width",
