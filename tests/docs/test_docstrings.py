@@ -11,6 +11,7 @@ MODULES = [
     "vector_neurons.compat.vnn",
     "vector_neurons.geometry.inside",
     "vector_neurons.geometry.neighbors",
+    "vector_neurons.geometry.query",
     "vector_neurons.geometry.rotations",
     "vector_neurons.geometry.sampling",
     "vector_neurons.models",

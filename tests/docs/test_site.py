@@ -26,6 +26,7 @@ MODULES = [
     "geometry",
     "geometry.inside",
     "geometry.neighbors",
+    "geometry.query",
     "geometry.rotations",
     "geometry.sampling",
     "geometry.scale",
