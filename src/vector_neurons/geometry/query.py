@@ -1,4 +1,4 @@
-"""The points of a cloud that are nearest to query points, and the weights that interpolate between them.
+"""Points of a cloud near other points: the nearest, with weights to interpolate between them, and those in a ball.
 
 Distances and ties are those of `neighbors`: equally distant points are taken in order of their distance from the
 origin, then of their index, so a rotation changes neither which points are found nor their order.
@@ -48,7 +48,7 @@ def nearest(
         - mask: `(B, N)`
         - out: `(B, Q, k)`
 
-    Invariant to O(D), translation and scaling, equivariant to permutations.
+    Invariant to O(D) and scaling, to translation but for ties, equivariant to permutations.
 
     >>> vn.geometry.query.nearest(torch.tensor([[[1.1]]]), torch.tensor([[[0.0], [1.0], [3.0]]]), k=2).tolist()
     [[[1, 0]]]
@@ -94,6 +94,75 @@ def search(queries: Tensor, points: Tensor, k: int, mask: Tensor | None, own: Te
 def present_places(mask: Mask, k: int) -> Bool[Tensor, "batch 1 k"]:
     """Which of `k` places a cloud has points for: as many as its mask is True."""
     return torch.arange(k, device=mask.device) < mask.sum(1).view(-1, 1, 1)
+
+
+def ball_query(
+    points: Float[Tensor, "batch points dim"],
+    radius: float,
+    k: int,
+    centers: Int[Tensor, "batch centers"] | None = None,
+    mask: Mask | None = None,
+) -> Int[Tensor, "batch centers k"]:
+    """Indices of up to `k` points within `radius` of each center, nearest first, for `FrameConv`.
+
+    The first is the center itself, which also takes the places for which the ball has no points. A point at the radius
+    to within rounding is inside. Where the ball has more than `k` points, the nearest are taken.
+
+    Args:
+        points: clouds.
+        radius: of the balls, in the units of the points.
+        k: places per center; it may exceed the number of points.
+        centers: indices of points, such as `geometry.sampling.farthest_points(points, 64)`; by default every point.
+        mask: True at points and False at padding, which is in no other point's ball.
+
+    Shape:
+        - points: `(B, N, 3)`
+        - centers: `(B, M)`
+        - mask: `(B, N)`
+        - out: `(B, M, k)`
+
+    Invariant to O(D), to translation but for ties, equivariant to permutations.
+
+    >>> vn.geometry.query.ball_query(torch.tensor([[[0.0], [1.0], [3.0]]]), radius=1.5, k=3).tolist()
+    [[[0, 1, 0], [1, 0, 1], [2, 2, 2]]]
+    """
+    if points.ndim != 3:
+        raise ValueError(f"ball_query needs points (B, N, 3), got {tuple(points.shape)}")
+    if k < 1:
+        raise ValueError(f"ball_query needs k >= 1 places per center, got {k}")
+    if not radius > 0:
+        raise ValueError(f"ball_query needs a radius > 0, in the units of the points, got {radius}")
+    _check_mask("ball_query", mask, points)
+    if centers is not None and (centers.ndim != 2 or len(centers) != len(points) or centers.is_floating_point()):
+        expected = f"({len(points)}, M) of points"
+        raise ValueError(f"ball_query needs centers as indices {expected}, got {centers.dtype} {tuple(centers.shape)}")
+    x = detached_float(points)
+    found: Tensor = torch.ops.vector_neurons.ball_query(x, float(radius), k, centers, mask)
+    return found
+
+
+def _ball_query(points: Tensor, radius: float, k: int, centers: Tensor | None, mask: Tensor | None) -> Tensor:
+    batch, number, _ = points.shape
+    if centers is None:
+        centers = torch.arange(number, device=points.device).expand(batch, -1)
+    elif centers.numel() and not 0 <= centers.min() <= centers.max() < number:
+        raise ValueError(f"centers must be indices 0 to {number - 1} of the cloud's own points")
+    centers = centers.long()
+    if mask is not None:
+        points = points.where(mask.unsqueeze(-1), 0)
+    scale = power_of_two(points, (1, 2))
+    points = points * scale
+    own = centers.unsqueeze(-1)
+    at = gather(points, own)  # B M 1 3
+    found = search(at.squeeze(2), points, min(k, number), mask, centers)
+    distances = lengths(gather(points, found) - at).squeeze(-1)
+    # The bound lies beyond the rounding of distances: points at the radius, as in grids, are inside in every pose.
+    limit = radius * scale
+    inside = distances <= limit + tie_tolerance(points.dtype) * (lengths(at.squeeze(2)) + limit)
+    if mask is not None:
+        inside &= present_places(mask, found.shape[-1]) & mask.gather(1, centers).unsqueeze(-1)
+    found = found.where(inside, own)
+    return torch.cat([found, own.expand(-1, -1, k - found.shape[-1])], dim=-1)
 
 
 def interpolation_weights(
@@ -170,12 +239,40 @@ def _nearest_vmap(
     return torch.unflatten(found, 0, (info.batch_size, found.shape[0] // info.batch_size)), 0
 
 
-# An opaque operator, as in `neighbors`: its loop stays out of compiled and exported graphs.
+def _shape_of_ball_query(points: Tensor, radius: float, k: int, centers: Tensor | None, mask: Tensor | None) -> Tensor:
+    number = points.shape[1] if centers is None else centers.shape[1]
+    return points.new_empty((points.shape[0], number, k), dtype=torch.int64)
+
+
+def _ball_query_vmap(
+    info: Any,
+    dims: tuple[int | None, ...],
+    points: Tensor,
+    radius: float,
+    k: int,
+    centers: Tensor | None,
+    mask: Tensor | None,
+) -> tuple[Tensor, int]:
+    flat = partial(flatten_vmapped, info.batch_size)
+    centers = None if centers is None else flat(centers, dims[3])
+    mask = None if mask is None else flat(mask, dims[4])
+    found = _ball_query(flat(points, dims[0]), radius, k, centers, mask)
+    return torch.unflatten(found, 0, (info.batch_size, found.shape[0] // info.batch_size)), 0
+
+
+# Opaque operators, as in `neighbors`: their loops stay out of compiled and exported graphs.
 if not hasattr(torch.ops.vector_neurons, "nearest"):
     torch.library.define("vector_neurons::nearest", "(Tensor queries, Tensor points, int k, Tensor? mask) -> Tensor")
     torch.library.impl("vector_neurons::nearest", "default", _nearest)
     torch.library.register_fake("vector_neurons::nearest", _shape_of_nearest)
     torch.library.register_vmap("vector_neurons::nearest", _nearest_vmap)
+    torch.library.define(
+        "vector_neurons::ball_query",
+        "(Tensor points, float radius, int k, Tensor? centers, Tensor? mask) -> Tensor",
+    )
+    torch.library.impl("vector_neurons::ball_query", "default", _ball_query)
+    torch.library.register_fake("vector_neurons::ball_query", _shape_of_ball_query)
+    torch.library.register_vmap("vector_neurons::ball_query", _ball_query_vmap)
 
 
-__all__ = ["interpolation_weights", "nearest"]
+__all__ = ["ball_query", "interpolation_weights", "nearest"]
