@@ -14,6 +14,7 @@ MODULES = [
     "vector_neurons.geometry.query",
     "vector_neurons.geometry.rotations",
     "vector_neurons.geometry.sampling",
+    "vector_neurons.geometry.segments",
     "vector_neurons.models",
     "vector_neurons.nn.functional",
     "vector_neurons.nn.scalar",

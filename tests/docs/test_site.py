@@ -30,6 +30,7 @@ MODULES = [
     "geometry.rotations",
     "geometry.sampling",
     "geometry.scale",
+    "geometry.segments",
     "kernels",
     "mesh",
     "models",

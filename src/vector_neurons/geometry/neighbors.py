@@ -246,13 +246,13 @@ def gather(
 
 
 def edge_features(
-    x: Float[Tensor, "batch points *dim channels"], neighbors: Neighbors, *, cross: bool = False
-) -> Float[Tensor, "batch points neighbors *dim edge_channels"]:
+    x: Float[Tensor, "... channels"], neighbors: Neighbors | Int[Tensor, "2 edges"], *, cross: bool = False
+) -> Float[Tensor, "... edge_channels"]:
     """Channels `[x_m - x_n, x_n]` of every edge from n to its neighbor m, and `x_m × x_n` with `cross` (3-D only).
 
     Args:
-        x: vectors `(B, N, 3, C)` or, without `cross`, scalars `(B, N, C)`.
-        neighbors: indices `(B, N, K)`.
+        x: vectors `(B, N, 3, C)` or, without `cross`, scalars `(B, N, C)`; on a graph `(N, 3, C)` or `(N, C)`.
+        neighbors: indices `(B, N, K)`, or the edges `(2, E)` of a graph: from sources m (row 0) to targets n (row 1).
         cross: adds the cross products. They keep their sign under a reflection where vectors change theirs, so a
             network that uses them is equivariant to SO(3) but not to O(3).
 
@@ -260,8 +260,11 @@ def edge_features(
     >>> edges.shape
     torch.Size([1, 5, 4, 3, 4])
     """
-    other = gather(x, neighbors)
-    own = x.unsqueeze(2).expand_as(other)
+    if neighbors.ndim == 2:
+        other, own = (x.index_select(0, row) for row in neighbors)
+    else:
+        other = gather(x, neighbors)
+        own = x.unsqueeze(2).expand_as(other)
     if not cross:
         return torch.cat([other - own, own], dim=-1)
     if x.shape[-2] != 3:
