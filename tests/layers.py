@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import vector_neurons as vn
+from vector_neurons.nn.hybrid import FeaturePropagation, Features
 
 CHANNELS = 4
 # Batch, points, neighbors, by rank. From two or three elements a batch norm learns next to nothing but rounding.
@@ -122,6 +123,19 @@ def residual(**options: Any) -> Make:
     return lambda c, n: vn.ResidualBlock(c, **options)
 
 
+class Propagation(nn.Module):
+    """Feature propagation between two clouds of as many points, the first and the last channel of its input."""
+
+    def __init__(self, channels: int, **options: Any) -> None:
+        super().__init__()
+        self.propagation = FeaturePropagation((0, channels), (0, channels), (6, channels + 2), **options)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        features = Features(x.new_zeros(*x.shape[:2], 0), x)
+        sources, targets = x[..., 0], x[..., -1]
+        return self.propagation(sources, features, targets, features, mask, mask).vectors
+
+
 # Claims that come together.
 ELEMENTS: dict[str, Any] = {"ranks": (4, 5)}  # needs elements to pool or normalize over
 GRAPH: dict[str, Any] = {"ranks": (4,), "chooses": True}
@@ -177,6 +191,8 @@ LAYERS = [
     Layer("invariant-orthonormal", invariant(frame="linear", orthonormal=True), **SCALARS, **CHIRAL),
     Layer("invariant-gram", invariant(kind="gram"), scale=2.0, **SCALARS),
     Layer("invariant-norm", invariant(kind="norm"), **SCALARS),
+    Layer("feature-propagation", lambda c, n: Propagation(c), **GRAPH, **BATCH),
+    Layer("feature-propagation-orthonormal", lambda c, n: Propagation(c, orthonormal=True), **GRAPH, **BATCH, **CHIRAL),
     Layer("dropout", lambda c, n: vn.Dropout(0.4), random=True),
     Layer("mlp", lambda c, n: vn.MLP([c, c + 2, c + 1, 2]), **BATCH),
     Layer("mlp-none", lambda c, n: vn.MLP([c, c + 2, c + 1, 2], norm="none")),

@@ -39,4 +39,8 @@ NOT_EQUIVARIANT = {
     "project": lambda out, *_: out.roll(1, -2),
     "frame_pool": lambda out, x, *_: (out[0] + x.amax((1, 2, 3), keepdim=True)[..., 0], *out[1:]),
     "knn_canonical": lambda out, x, present, k, *_: x[..., 0].argsort(1)[:, None, :k].expand_as(out).contiguous(),
+    "farthest_canonical": lambda out, x, *_: x[:, 0].argsort(1)[:, : out.shape[1]].contiguous(),
+    "frame_project": lambda out, x, *_: out + x,
+    "frame_linear": lambda out, offset, *_: out + offset[..., :1],
+    "frame_mean": lambda out, *_: out.roll(1, -2),
 }

@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 import vector_neurons as vn
 from vector_neurons.geometry.neighbors import gather
@@ -87,6 +88,26 @@ def test_edge_conv_in_primal_space():
     points, x, conv = draw(2, 6, 3), draw(2, 6, 3, 2), randomized(vn.EdgeConv(2, 4, shared_direction=True))
     graphs = [paper.nearest(cloud, 3, True) for cloud in sets(vn.lift(points))]
     assert_same(conv(x, vn.knn(points, 3)), edge_conv(conv, x, graphs))
+
+
+@pytest.mark.parametrize("pool", ["mean", "max"])
+@pytest.mark.parametrize(("norm", "cross"), [("none", False), ("batch", False), ("none", True)])
+def test_edge_conv_on_a_graph(pool, norm, cross):
+    """Edges in any order; points with none, one and several incoming edges."""
+    x, conv = draw(6, 3, 2), randomized(vn.EdgeConv(2, 4, pool=pool, norm=norm, cross=cross))
+    edges = [(3, 0), (1, 4), (5, 0), (0, 0), (2, 1), (4, 4), (0, 3), (1, 0), (3, 0)]  # from m to n
+    connected = [0, 1, 3, 4]
+    found = conv(x, torch.tensor(edges).mT)
+    assert not found[[2, 5]].any()  # where no edge leads
+    parts = [side.weight.split(2, 1) for side in (conv.blocks[0].linear, conv.blocks[0].direction)]
+    feature, direction = [[part.tolist() for part in side] for side in parts]
+    cloud = sets(x[None])[0]
+    Q = norm_of(conv.blocks[0].norm, 1)([paper.edge_map(cloud[m], cloud[n], feature) for m, n in edges])
+    K = [paper.edge_map(cloud[m], cloud[n], direction) for m, n in edges]
+    bent = [paper.bend(q, k, conv.blocks[0].negative_slope) for q, k in zip(Q, K, strict=True)]
+    pooled = paper.mean_pool if pool == "mean" else pooled_by(conv.pool.direction.weight)
+    expected = [pooled([V for V, (_, n) in zip(bent, edges, strict=True) if n == target]) for target in connected]
+    assert_same(found[connected], vectors(expected, (len(connected),)))
 
 
 def test_edge_conv_with_directions_from_the_output():

@@ -6,6 +6,8 @@ from mutated import NOT_EQUIVARIANT, mutated
 
 import vector_neurons as vn
 from vector_neurons import kernels
+from vector_neurons.geometry.sampling import farthest_points
+from vector_neurons.nn.hybrid import Features, FrameConv, HybridBlock
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
 
@@ -16,11 +18,33 @@ class FramePool(torch.nn.Module):
         return torch.cat(torch.ops.vector_neurons.frame_pool(x, x.mean(1), frame)[:2], dim=-1)
 
 
+class FarthestPoint(torch.nn.Module):
+    def forward(self, x):
+        return x.take_along_dim(farthest_points(x[..., 0], 4)[..., None, None], 1)
+
+
+class HybridVectors(torch.nn.Module):
+    """The vectors of a hybrid layer without scalars in; of `FrameConv` on the first of the vectors as points."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        points, features = x[..., 0], Features(x.new_zeros(*x.shape[:2], 0), x)
+        given = (points, features, vn.knn(points, 5)) if isinstance(self.layer, FrameConv) else (features,)
+        return self.layer(*given).vectors
+
+
 LAYERS = {  # and whether they are invariant
     "norm_leaky_relu": (lambda: vn.Block(4, 8), False),
     "project": (lambda: vn.Linear(4, 8), False),
     "frame_pool": (FramePool, True),
     "knn_canonical": (lambda: vn.EdgeConv(4, 8, k=3), False),
+    "farthest_canonical": (FarthestPoint, False),
+    "frame_project": (lambda: HybridVectors(HybridBlock((0, 4), (6, 5))), False),
+    "frame_linear": (lambda: HybridVectors(FrameConv((0, 4), (6, 5))), False),
+    "frame_mean": (lambda: HybridVectors(FrameConv((0, 4), (6, 5))), False),
 }
 
 

@@ -1,5 +1,5 @@
-"""Pure functions on tensors: rotations, neighbors, sampling, inside. Any device, any float dtype."""
+"""Pure functions on tensors: rotations, neighbors, sampling, inside, segments. Any device, any float dtype."""
 
-from . import inside, neighbors, rotations, sampling, scale
+from . import inside, neighbors, query, rotations, sampling, scale, segments
 
-__all__ = ["inside", "neighbors", "rotations", "sampling", "scale"]
+__all__ = ["inside", "neighbors", "query", "rotations", "sampling", "scale", "segments"]

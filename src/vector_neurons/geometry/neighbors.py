@@ -88,12 +88,12 @@ def _search(x: Tensor, k: int, include_self: bool, mask: Tensor | None) -> Tenso
     blocks = []
     for start in range(0, points, rows):
         queries = x[:, start : start + rows]
-        distances = _distances(queries, x)
+        distances = pairwise_distances(queries, x)
         if mask is not None:
             distances.masked_fill_(~mask.unsqueeze(1), torch.inf)
         diagonal = torch.arange(queries.shape[1], device=x.device)
         distances[:, diagonal, start + diagonal] = own
-        blocks.append(_select(distances, k, lengths(queries), tie_tolerance(x.dtype)))
+        blocks.append(select_nearest(distances, k, lengths(queries), tie_tolerance(x.dtype)))
     return torch.cat(blocks, dim=1)
 
 
@@ -138,9 +138,9 @@ def _search_tree(x: Tensor, k: int, include_self: bool) -> Tensor:
     # Among many duplicated points, the tree may not have found the point itself.
     ambiguous = (crowded | ~mine.any(-1)).nonzero().flatten()
     for row in torch.split(ambiguous, max(1, BLOCK_ELEMENTS // len(x))):
-        distance = _distances(x[row].unsqueeze(0), x.unsqueeze(0))
+        distance = pairwise_distances(x[row].unsqueeze(0), x.unsqueeze(0))
         distance[0, torch.arange(len(row)), row] = -1.0 if include_self else torch.inf
-        chosen[row] = _select(distance, k, lengths(x[row]).unsqueeze(0), tie_tolerance(x.dtype))[0]
+        chosen[row] = select_nearest(distance, k, lengths(x[row]).unsqueeze(0), tie_tolerance(x.dtype))[0]
     return chosen
 
 
@@ -185,7 +185,8 @@ def _by_index(run: Tensor, index: Tensor, points: int) -> Tensor:
     return (run * points + index).sort(-1).values % points
 
 
-def _distances(queries: Tensor, x: Tensor) -> Tensor:
+def pairwise_distances(queries: Tensor, x: Tensor) -> Tensor:
+    """Distances of every query from every point, `(B, Q, N)`, accurate enough for `tie_tolerance`."""
     # Differences are exact but slow in wide spaces; there, a float32 feature's distances come from float64 products,
     # whose error stays far below the feature's own. float64 itself has nothing wider, and some devices lack it.
     if x.shape[-1] <= 8 or x.dtype == torch.float64 or x.device.type == "mps":
@@ -196,7 +197,7 @@ def _distances(queries: Tensor, x: Tensor) -> Tensor:
     return squared.add_(queries.square().sum(-1, keepdim=True)).clamp_(min=0).sqrt_()
 
 
-def _select(distances: Tensor, k: int, size: Tensor, ulps: float) -> Tensor:
+def select_nearest(distances: Tensor, k: int, size: Tensor, ulps: float) -> Tensor:
     """Pick the `k` smallest of every row; distances within the tolerance are equal, and among them lower indices win.
 
     `size` is the length of the query: rounding of a distance is relative to the numbers it is the difference of.
@@ -245,13 +246,13 @@ def gather(
 
 
 def edge_features(
-    x: Float[Tensor, "batch points *dim channels"], neighbors: Neighbors, *, cross: bool = False
-) -> Float[Tensor, "batch points neighbors *dim edge_channels"]:
+    x: Float[Tensor, "... channels"], neighbors: Neighbors | Int[Tensor, "2 edges"], *, cross: bool = False
+) -> Float[Tensor, "... edge_channels"]:
     """Channels `[x_m - x_n, x_n]` of every edge from n to its neighbor m, and `x_m × x_n` with `cross` (3-D only).
 
     Args:
-        x: vectors `(B, N, 3, C)` or, without `cross`, scalars `(B, N, C)`.
-        neighbors: indices `(B, N, K)`.
+        x: vectors `(B, N, 3, C)` or, without `cross`, scalars `(B, N, C)`; on a graph `(N, 3, C)` or `(N, C)`.
+        neighbors: indices `(B, N, K)`, or the edges `(2, E)` of a graph: from sources m (row 0) to targets n (row 1).
         cross: adds the cross products. They keep their sign under a reflection where vectors change theirs, so a
             network that uses them is equivariant to SO(3) but not to O(3).
 
@@ -259,8 +260,11 @@ def edge_features(
     >>> edges.shape
     torch.Size([1, 5, 4, 3, 4])
     """
-    other = gather(x, neighbors)
-    own = x.unsqueeze(2).expand_as(other)
+    if neighbors.ndim == 2:
+        other, own = (x.index_select(0, row) for row in neighbors)
+    else:
+        other = gather(x, neighbors)
+        own = x.unsqueeze(2).expand_as(other)
     if not cross:
         return torch.cat([other - own, own], dim=-1)
     if x.shape[-2] != 3:

@@ -56,7 +56,7 @@ def autocast(x: LayerInput) -> bool:
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """VN-Linear."""
     # For single vectors torch's own product is faster.
-    if x.ndim > 3 and x.device.type == "cpu" and fusable(x) and not autocast(x):
+    if x.ndim > 3 and x.device.type == "cpu" and weight.numel() and fusable(x) and not autocast(x):
         return ops.project(x, weight.mT)
     return VF.linear(x, weight)
 

@@ -10,10 +10,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..geometry.neighbors import edge_features, knn
+from ..geometry.segments import EdgeIndex
 from ..typing import BlockOptions, Mask, Neighbors, Pool
 from ._checks import check_vectors
 from ._dispatch import autocast
 from ._factored import EdgeInput
+from ._graph import check_edge_index
 from ._range import MAX_CROSSABLE, MAX_SQUARABLE, in_float64, is_concrete, needs_float64
 from .block import Block
 from .pool import POOLS, can_fuse
@@ -24,6 +26,7 @@ BUILD_MAX_CHANNELS = 3  # edges of so few channels are built: cheap, and their s
 class EdgeConvBase(nn.Module, ABC):
     """A graph, blocks on its edges, a pool over each point's neighbors; of vector or scalar neurons."""
 
+    rank: ClassVar[int]  # of the features of points, without a batch axis
     block: ClassVar[type[nn.Module]]
     pools: ClassVar[dict[Pool, Callable[[int], nn.Module]]]
 
@@ -52,10 +55,14 @@ class EdgeConvBase(nn.Module, ABC):
 
     def forward(
         self,
-        x: Float[Tensor, "batch points *feature"],
-        neighbors: Neighbors | None = None,
+        x: Float[Tensor, "batch *feature"],
+        neighbors: Neighbors | EdgeIndex | None = None,
         mask: Mask | None = None,
-    ) -> Float[Tensor, "batch points *out"]:
+    ) -> Float[Tensor, "batch *out"]:
+        if neighbors is not None and neighbors.ndim != 3:
+            check_edge_index(self, neighbors, x, mask, rank=self.rank)
+            self.check(x.unsqueeze(0))
+            return self.convolve(x, neighbors, mask)
         self.check(x)
         if neighbors is None:
             neighbors = knn(x, self.k, include_self=self.include_self, mask=mask)
@@ -67,11 +74,14 @@ class EdgeConvBase(nn.Module, ABC):
         """Blocks on the edges of the graph, and the pool."""
         # Half precision would lose the difference of neighbors in the difference of their projections.
         half = x.dtype in (torch.float16, torch.bfloat16) or autocast(x)
-        build = self.cross or self.in_channels <= BUILD_MAX_CHANNELS or half
+        graph = neighbors.ndim == 2  # the edges of an irregular graph, (2, E)
+        build = graph or self.cross or self.in_channels <= BUILD_MAX_CHANNELS or half
         edges = self.edges(x, neighbors) if build else EdgeInput(x, neighbors)
         *first, last = self.blocks
         for block in first:
             edges = block(edges, mask)
+        if graph:
+            return self.pool(last(edges), batch=neighbors[1], size=x.shape[0])
         return self.block_pool(last, edges, mask)
 
     @staticmethod
@@ -118,14 +128,20 @@ class EdgeConv(EdgeConvBase):
           of the features
         - mask: `(B, N)`, True at points and False at padding, optional
         - out: `(B, N, 3, out_channels)`
+        - on an irregular graph, x: `(N, 3, in_channels)`, neighbors: `(2, E)`, int64, edges from sources m (row 0) to
+          targets n (row 1) as in PyTorch Geometric, out: `(N, 3, out_channels)`; a point without incoming edges gets
+          zeros
 
     Equivariant to O(D) and permutations; with `cross` to SO(3) only, in 3-D, and not to scaling.
 
     >>> vn.EdgeConv(1, 8, k=4)(vn.lift(torch.randn(2, 10, 3))).shape
     torch.Size([2, 10, 3, 8])
+    >>> edge_index = torch.tensor([[0, 1, 2, 2], [1, 0, 0, 2]])
+    >>> vn.EdgeConv(1, 8)(torch.randn(3, 3, 1), edge_index).shape
+    torch.Size([3, 3, 8])
     """
 
-    block, pools = Block, POOLS
+    block, pools, rank = Block, POOLS, 3
 
     def check(self, x: Tensor) -> None:
         check_vectors(self, x, self.in_channels, rank=4)

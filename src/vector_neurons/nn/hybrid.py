@@ -67,4 +67,6 @@ class HybridBlock(nn.Module):
         return Features(s, self.gate(s).sigmoid().unsqueeze(-2) * self.linear(x.vectors))
 
 
-__all__ = ["Features", "FixedFrame", "Frame", "FrameConv", "HybridBlock"]
+from .propagation import FeaturePropagation  # noqa: E402 - it holds a HybridBlock
+
+__all__ = ["FeaturePropagation", "Features", "FixedFrame", "Frame", "FrameConv", "HybridBlock"]

@@ -3,14 +3,16 @@
 from typing import Literal, Unpack
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..geometry.segments import segment_max, segment_mean
 from ..typing import BlockOptions, Frames, Mask, Vectors
 from . import _dispatch
 from . import functional as VF
 from ._checks import check_vectors
 from ._factored import ConcatMean
+from ._graph import check_batch
 from ._masked import masked_mean
 from ._range import in_float64, needs_float64
 from .block import MLP
@@ -38,6 +40,8 @@ class Invariant(nn.Module):
         - with `return_frame=True`: out and the frame `(..., 3, 3)`, three vectors as columns
         - with `pool=True`, x `(B, N, 3, channels)`: maximum and mean of out over the points, `(B, out_channels)` each,
           and the frame
+        - with batch `(N,)`, int64, the cloud of each point in any order, x: `(N, 3, channels)`: means and maxima are
+          those of each cloud, and with `pool=True` `(clouds, out_channels)`
 
     Invariant to O(3) (with `orthonormal` to SO(3) only), equivariant to permutations.
 
@@ -78,13 +82,22 @@ class Invariant(nn.Module):
             self.out_channels = channels if kind == "norm" else channels * (channels + 1) // 2
 
     def forward(
-        self, x: Vectors, mask: Mask | None = None, *, return_frame: bool = False, pool: bool = False
+        self,
+        x: Vectors,
+        mask: Mask | None = None,
+        *,
+        return_frame: bool = False,
+        pool: bool = False,
+        batch: Int[Tensor, " points"] | None = None,
+        size: int | None = None,
     ) -> Float[Tensor, "... invariants"] | tuple[Tensor, ...]:
-        check_vectors(self, x, self.channels, rank=4 if pool else 2)
+        segmented = batch is not None or size is not None
+        check_vectors(self, x, self.channels, rank=3 if segmented else 4 if pool else 2)
+        segments = check_batch(self, batch, x, mask, size, rank=3) if segmented else None
         if needs_float64(x):
-            return in_float64(self.forward, x, mask, return_frame=return_frame, pool=pool)
+            return in_float64(self.forward, x, mask, return_frame=return_frame, pool=pool, batch=batch, size=size)
         if self.kind == "frame":
-            return self._in_frame(x, mask, return_frame=return_frame, pool=pool)
+            return self._in_frame(x, mask, segments, return_frame=return_frame, pool=pool)
         if return_frame or pool:
             raise ValueError(f'Invariant of kind {self.kind!r} has no frame and no pool: use kind="frame"')
         if self.kind == "norm":
@@ -92,16 +105,22 @@ class Invariant(nn.Module):
         row, column = torch.triu_indices(self.channels, self.channels, device=x.device)
         return VF.invariant_product(x, x)[..., row, column]
 
-    def _in_frame(self, x: Tensor, mask: Mask | None, *, return_frame: bool, pool: bool) -> Tensor | tuple[Tensor, ...]:
+    def _in_frame(
+        self, x: Tensor, mask: Mask | None, segments: tuple[Tensor, int] | None, *, return_frame: bool, pool: bool
+    ) -> Tensor | tuple[Tensor, ...]:
         # The mean over every axis between the batch and the vectors: never over samples, whose poses differ.
         elements = list(range(1, x.ndim - 2))
         mean = masked_mean(x, elements, mask) if self.mean and elements else x
+        if self.mean and segments:
+            mean = segment_mean(x, *segments).index_select(0, segments[0])
         frame = self.to_frame(ConcatMean(x, mean) if self.mean else x, mask)
         if self.orthonormal:
             frame = VF.orthonormal_frame(frame)
-        if pool:
+        if pool and not segments:
             return *_dispatch.frame_pool(x, mean if self.project_mean else None, frame, mask), frame
         scalars = self.project(ConcatMean(x, mean).concat() if self.project_mean else x, frame)
+        if pool and segments:
+            return segment_max(scalars, *segments), segment_mean(scalars, *segments), frame
         return (scalars, frame) if return_frame else scalars
 
     @staticmethod

@@ -3,12 +3,17 @@
 from collections.abc import Callable
 from typing import TypeGuard
 
-from torch import nn
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
 
+from ..geometry.neighbors import tie_tolerance
+from ..geometry.segments import first_largest, segment_amax, segment_mean, take
 from ..typing import Mask, NewVectors, Pool, Vectors
 from . import functional as VF
 from ._checks import check_vectors, hooked
 from ._dispatch import LayerInput, fusable
+from ._graph import check_batch
 from ._range import in_float64, needs_float64
 from .block import Block
 from .linear import Linear
@@ -21,6 +26,8 @@ class MeanPool(nn.Module):
         - x: `(B, ..., N, 3, C)`
         - mask: `(B, N)`, True at points and False at padding, optional
         - out: `(B, ..., 3, C)`
+        - with batch `(N,)`, int64, the cloud of each point in any order, x: `(N, 3, C)`, out: `(clouds, 3, C)`; `size`
+          is the number of clouds, by default the largest in batch plus 1; a cloud without points gets zeros
 
     Equivariant to O(D) and scaling, invariant to permutations.
 
@@ -28,7 +35,16 @@ class MeanPool(nn.Module):
     torch.Size([2, 3, 4])
     """
 
-    def forward(self, x: Vectors, mask: Mask | None = None) -> Vectors:
+    def forward(
+        self,
+        x: Vectors,
+        mask: Mask | None = None,
+        *,
+        batch: Int[Tensor, " points"] | None = None,
+        size: int | None = None,
+    ) -> Vectors:
+        if batch is not None or size is not None:
+            return segment_mean(x, *check_batch(self, batch, x, mask, size, rank=3))
         check_vectors(self, x, None, rank=4)
         return VF.mean_pool(x, mask)
 
@@ -46,6 +62,7 @@ class MaxPool(nn.Module):
         - x: `(B, ..., N, 3, channels)`
         - mask: `(B, N)`, True at points and False at padding, optional
         - out: `(B, ..., 3, channels)`
+        - batch and size as in `MeanPool`
 
     Equivariant to O(D) and scaling, invariant to permutations (with `num_elements` not).
 
@@ -58,11 +75,32 @@ class MaxPool(nn.Module):
         self.direction = Linear(channels, channels, num_elements=num_elements)
         self.direction.weight.requires_grad_(False)  # distributed training would wait for its gradient
 
-    def forward(self, x: Vectors, mask: Mask | None = None) -> Vectors:
-        check_vectors(self, x, self.direction.in_channels, rank=4)
+    def forward(
+        self,
+        x: Vectors,
+        mask: Mask | None = None,
+        *,
+        batch: Int[Tensor, " points"] | None = None,
+        size: int | None = None,
+    ) -> Vectors:
+        segmented = batch is not None or size is not None
+        check_vectors(self, x, self.direction.in_channels, rank=3 if segmented else 4)
         if needs_float64(x):
-            return in_float64(self.forward, x, mask)
+            return in_float64(self.forward, x, mask, batch=batch, size=size)
+        if segmented:
+            if self.direction.num_elements is not None:
+                raise ValueError("MaxPool(num_elements=K) needs K neighbors in order, (B, N, K, 3, C): not batch")
+            return segment_max_pool(x, self.direction(x), *check_batch(self, batch, x, mask, size, rank=3))
         return VF.max_pool(x, self.direction(x), mask)
+
+
+def segment_max_pool(x: Vectors, k: Vectors, index: Int[Tensor, " rows"], size: int) -> Vectors:
+    """VN-Max over the rows of each segment, as `functional.max_pool`: `x` `(E, 3, C)` to `(size, 3, C)`."""
+    wide, directions = (y if y.dtype == torch.float64 else y.float() for y in (x.detach(), k.detach()))
+    product = (wide * directions).sum(-2)
+    lengths = (VF.squared_norm(wide) * VF.squared_norm(directions)).sqrt()
+    tolerance = tie_tolerance(product.dtype) * segment_amax(lengths, index, size)
+    return take(x, first_largest(product, index, size, tolerance))
 
 
 POOLS: dict[Pool, Callable[[int], nn.Module]] = {"mean": lambda channels: MeanPool(), "max": MaxPool}

@@ -9,16 +9,18 @@ from functools import partial
 from typing import ClassVar, Literal, Unpack
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..geometry.neighbors import edge_features
 from ..geometry.sampling import center
+from ..geometry.segments import segment_max, segment_mean
 from ..typing import ActivationFunction, BlockOptions, DirectionSource, Mask, NewScalars, Norm, Points, Pool, Scalars
 from . import _dispatch, sync
 from ._batch_stats import masked_batch_norm
 from ._checks import check_scalars, hooked
 from ._factored import ConcatGlobal, EdgeInput
+from ._graph import check_batch
 from ._masked import flat_mask, masked_max, masked_mean
 from .activation import scalar_function
 from .attention import AttentionBase
@@ -408,7 +410,7 @@ class MeanPool(nn.Module):
     Arguments as in the vector layer.
 
     Shape:
-        - x: `(B, N, C)`
+        - x: `(B, N, C)`, or `(N, C)` with batch `(N,)`
         - out: `(B, ..., C)`
 
     Not equivariant.
@@ -417,7 +419,16 @@ class MeanPool(nn.Module):
     torch.Size([2, 6])
     """
 
-    def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
+    def forward(
+        self,
+        x: Scalars,
+        mask: Mask | None = None,
+        *,
+        batch: Int[Tensor, " points"] | None = None,
+        size: int | None = None,
+    ) -> Scalars:
+        if batch is not None or size is not None:
+            return segment_mean(x, *check_batch(self, batch, x, mask, size, rank=2))
         check_scalars(self, x, None, rank=3)
         return masked_mean(x, [-2], mask).squeeze(-2)
 
@@ -433,7 +444,7 @@ class MaxPool(nn.Module):
     Arguments as in the vector layer.
 
     Shape:
-        - x: `(B, N, C)`
+        - x: `(B, N, C)`, or `(N, C)` with batch `(N,)`
         - out: `(B, ..., C)`
 
     Not equivariant.
@@ -446,8 +457,18 @@ class MaxPool(nn.Module):
         super().__init__()
         self.channels = channels
 
-    def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
-        check_scalars(self, x, self.channels, rank=3)
+    def forward(
+        self,
+        x: Scalars,
+        mask: Mask | None = None,
+        *,
+        batch: Int[Tensor, " points"] | None = None,
+        size: int | None = None,
+    ) -> Scalars:
+        segmented = batch is not None or size is not None
+        check_scalars(self, x, self.channels, rank=2 if segmented else 3)
+        if segmented:
+            return segment_max(x, *check_batch(self, batch, x, mask, size, rank=2))
         return masked_max(x, mask)
 
 
@@ -462,7 +483,7 @@ class EdgeConv(EdgeConvBase):
     Arguments as in the vector layer.
 
     Shape:
-        - x: `(B, N, C)`
+        - x: `(B, N, C)`, or `(N, C)` with edges `(2, E)`
         - out: `(..., C_out)`
 
     Not equivariant.
@@ -471,7 +492,7 @@ class EdgeConv(EdgeConvBase):
     torch.Size([2, 10, 8])
     """
 
-    block, pools = Block, POOLS
+    block, pools, rank = Block, POOLS, 2
 
     def check(self, x: Tensor) -> None:
         check_scalars(self, x, self.in_channels, rank=3)
@@ -515,8 +536,19 @@ class Invariant(nn.Module):
         self.out_channels = channels
 
     def forward(
-        self, x: Scalars, mask: Mask | None = None, *, return_frame: bool = False, pool: bool = False
+        self,
+        x: Scalars,
+        mask: Mask | None = None,
+        *,
+        return_frame: bool = False,
+        pool: bool = False,
+        batch: Int[Tensor, " points"] | None = None,
+        size: int | None = None,
     ) -> Scalars | tuple[Tensor | None, ...]:
+        segmented = batch is not None or size is not None
+        segments = check_batch(self, batch, x, mask, size, rank=2) if segmented else None
+        if pool and segments:
+            return segment_max(x, *segments), segment_mean(x, *segments), None
         if pool:
             return masked_max(x, mask), masked_mean(x, [1], mask).squeeze(1), None
         return (x, None) if return_frame else x

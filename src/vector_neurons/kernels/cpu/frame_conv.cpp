@@ -72,10 +72,14 @@ void to_frame_gradients(const T* __restrict x, int64_t count, const T* f, const 
   gf[8] += s22;
 }
 
+// The length of an offset, with the floor of functional.norm: at zero it has no gradient.
 template <typename T>
-T length(const T* d) {
-  return std::sqrt(d[0] * d[0] + d[1] * d[1] + d[2] * d[2]);
-}
+struct Length {
+  static inline const T FLOOR = std::sqrt(std::numeric_limits<T>::min());
+  T squared, value;
+  explicit Length(const T* d)
+      : squared(d[0] * d[0] + d[1] * d[1] + d[2] * d[2]), value(std::sqrt(std::max(squared, FLOOR))) {}
+};
 
 // Rows of the centers `first` to `last`, counted over all clouds.
 template <typename T>
@@ -87,7 +91,7 @@ NOINLINE void form_rows(const Sizes& s, const T* offset, const T* vectors, const
     for (int64_t e = n * s.k; e < (n + 1) * s.k; ++e, rows += s.row) {
       to_frame(offset + 3 * e, 1, frame + 9 * n, rows, stride);
       to_frame(cloud + neighbors[e] * 3 * s.channels, s.channels, frame + 9 * n, rows + 1, stride);
-      rows[3 * stride] = length(offset + 3 * e);
+      rows[3 * stride] = Length<T>(offset + 3 * e).value;
     }
   }
 }
@@ -146,9 +150,11 @@ NOINLINE void row_gradients(const Sizes& s, const T* offset, const T* vectors, c
   for (int64_t n = first; n < last; ++n) {
     const int64_t cloud = n / s.centers * s.points * 3 * s.channels;
     for (int64_t e = n * s.k; e < (n + 1) * s.k; ++e, g += s.row) {
-      const T *f = frame + 9 * n, *d = offset + 3 * e, size = length(d);
+      const T *f = frame + 9 * n, *d = offset + 3 * e;
+      const Length<T> length(d);
       T* gd = goffset + 3 * e;
-      for (int64_t i = 0; i < 3; ++i) gd[i] = size > 0 ? g[3 * stride] * (d[i] / size) : T(0);
+      for (int64_t i = 0; i < 3; ++i)
+        gd[i] = length.squared >= Length<T>::FLOOR ? g[3 * stride] * (d[i] / length.value) : T(0);
       to_frame_gradients(d, 1, f, g, stride, gd, gframe + 9 * n);
       const int64_t at = cloud + neighbors[e] * 3 * s.channels;
       to_frame_gradients(vectors + at, s.channels, f, g + 1, stride, gvectors + at, gframe + 9 * n);
