@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from .. import kernels
 from ..typing import Mask
 from .neighbors import (
     BLOCK_ELEMENTS,
@@ -75,6 +76,14 @@ def search(queries: Tensor, points: Tensor, k: int, mask: Tensor | None, own: Te
     """The `k` nearest points, padding last; coordinates are at most 1, and `own` `(B, Q)` comes first in its row."""
     order = canonical_order(points, mask)
     points = points.gather(1, order.unsqueeze(-1).expand_as(points))  # from here on, ties go to the lower index
+    if points.device.type == "cpu" and kernels.applicable(points):
+        sizes = torch.full(points.shape[:1], points.shape[1]) if mask is None else mask.sum(1)
+        if not (sizes < k).any():
+            place = torch.full(queries.shape[:2], -1) if own is None else order.argsort(1).gather(1, own)
+            place = place.where(place < sizes.unsqueeze(-1), -1)  # padding is not a point
+            both = torch.cat([points, queries], dim=1)
+            found = torch.ops.vector_neurons.nearest_canonical(both, sizes, place, k, tie_tolerance(points.dtype))
+            return order.unsqueeze(1).expand(-1, found.shape[1], -1).gather(2, found)
     absent = None if mask is None else ~mask.gather(1, order).unsqueeze(1)
     far = 4 * points.shape[2] ** 0.5  # beyond any distance, and not infinite: tolerances are relative to it
     rows = max(1, BLOCK_ELEMENTS // max(1, points.shape[0] * points.shape[1]))

@@ -19,6 +19,7 @@ _ops = torch.ops.vector_neurons
 
 SCHEMAS = {
     "knn_canonical": "(Tensor x, Tensor present, int k, bool include_self, float ulps) -> Tensor",
+    "nearest_canonical": "(Tensor x, Tensor present, Tensor selves, int k, float ulps) -> Tensor",
     "project": "(Tensor x, Tensor weight) -> Tensor",
     "length_sums": "(Tensor a, Tensor? b, Tensor? weight, Tensor? neighbors, int width, float eps) -> Tensor",
     "length_sums_backward": "(Tensor grad, Tensor a, Tensor? b, Tensor? neighbors, int width, float eps) "
@@ -150,6 +151,10 @@ def _fake_knn_canonical(x: Tensor, present: Tensor, k: int, include_self: bool, 
     return x.new_empty((x.shape[0], x.shape[1], k), dtype=torch.int64)
 
 
+def _fake_nearest_canonical(x: Tensor, present: Tensor, selves: Tensor, k: int, ulps: float) -> Tensor:
+    return x.new_empty((*selves.shape, k), dtype=torch.int64)
+
+
 def _fake_project(x: Tensor, weight: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[1]))
 
@@ -263,7 +268,7 @@ def register() -> None:
     for name, schema in SCHEMAS.items():
         torch.library.define(f"vector_neurons::{name}", schema)
     fakes: tuple[Callable[..., Any], ...] = (
-        _fake_knn_canonical, _fake_project, _fake_length_sums, _fake_length_sums_backward, _fake_norm_leaky_relu,
+        _fake_knn_canonical, _fake_nearest_canonical, _fake_project, _fake_length_sums, _fake_length_sums_backward, _fake_norm_leaky_relu,
         _fake_norm_leaky_relu_backward, _fake_frame_pool, _fake_frame_pool_backward, *frame_ops.FAKES,
     )  # fmt: skip
     for fake in fakes:

@@ -69,9 +69,10 @@ NOINLINE void distances_from_differences(const T* query, const T* columns, int64
   }
 }
 
-// Products are computed in P: those in bfloat16 are wrong by a percent, and still bound distances from below.
+// Products are computed in P: those in bfloat16 are wrong by a percent, and still bound distances from below. Searches
+// from the rows from `begin` on; with `selves`, these are places that come behind the points, and which point each is.
 template <typename T, typename P>
-void search_blocks(const Query<T>& query, const Tensor& x, int64_t* out) {
+void search_blocks(const Query<T>& query, const Tensor& x, int64_t begin, const int64_t* selves, int64_t* out) {
   const int64_t points = x.size(0), dim = x.size(1), n = query.n, k = query.k;
   // Centered, points are shorter, and so are the errors of their products.
   const Tensor centered = x - x.narrow(0, 0, n).mean(0, true).nan_to_num(0, 0, 0);
@@ -87,7 +88,7 @@ void search_blocks(const Query<T>& query, const Tensor& x, int64_t* out) {
   const double rounding = half ? 1.52 * std::numeric_limits<at::BFloat16>::epsilon() : 0;
   const int64_t groups = std::max((n + GROUP_SIZE - 1) / GROUP_SIZE, std::min(n, 4 * k));
   const int64_t block_rows = std::clamp<int64_t>(BLOCK_ELEMENTS / std::max<int64_t>(points, 1), 16, 256);
-  at::parallel_for(0, (points + block_rows - 1) / block_rows, 1, [&](int64_t first, int64_t last) {
+  at::parallel_for(0, (points - begin + block_rows - 1) / block_rows, 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_grad;
     Tensor products = at::empty({dim > DIFFERENCES_MAX_DIM ? block_rows : 0, points}, rounded.options());
     std::vector<T> distances(n), minima(groups), squares_within;
@@ -95,25 +96,28 @@ void search_blocks(const Query<T>& query, const Tensor& x, int64_t* out) {
     T guess = 1;  // of the k-th smallest minimum: that of the point before
     IndexList near_groups(groups), near_points(n);
     std::vector<Candidate> candidates;
-    for (int64_t start = first * block_rows; start < std::min(points, last * block_rows); start += block_rows) {
+    const int64_t stop = std::min(points, begin + last * block_rows);
+    for (int64_t start = begin + first * block_rows; start < stop; start += block_rows) {
       const int64_t rows = std::min(block_rows, points - start);
       if (dim > DIFFERENCES_MAX_DIM) {
         Tensor some = products.narrow(0, 0, rows);
         at::mm_out(some, rounded.narrow(0, start, rows), transposed);
       }
-      for (int64_t self = start; self < start + rows; ++self) {
-        const double size = sizes.const_data_ptr<T>()[self], own = length[self];
+      for (int64_t row = start; row < start + rows; ++row) {
+        const double size = sizes.const_data_ptr<T>()[row], own = length[row];
+        const T* at = query.rows + row * dim;
+        const int64_t self = selves ? selves[row - begin] : row < n ? row : -1;
         double error;  // of v, beyond the slack
         if (dim > DIFFERENCES_MAX_DIM) {
-          distances_from_products(products.const_data_ptr<P>() + (self - start) * points, square, length, square[self],
+          distances_from_products(products.const_data_ptr<P>() + (row - start) * points, square, length, square[row],
                                   T(2 * rounding * own), n, v);
           error = 2 * (dim + 8) * unit * (longest * (longest + own) + own * own);
         } else {
-          distances_from_differences(query.rows + self * dim, columns.const_data_ptr<T>(), points, dim, n, v);
+          distances_from_differences(at, columns.const_data_ptr<T>(), points, dim, n, v);
         }
         const T infinity = std::numeric_limits<T>::infinity();
         if (overflows) std::fill(v, v + n, -infinity);
-        if (self < n) v[self] = query.include_self ? -infinity : infinity;
+        if (self >= 0) v[self] = query.include_self ? -infinity : infinity;
         group_minima(v, n, groups, minima.data());
         guess = upper_bound_of_kth(minima.data(), groups, k, guess);
         const auto collect_within = [&](T limit) {
@@ -124,11 +128,12 @@ void search_blocks(const Query<T>& query, const Tensor& x, int64_t* out) {
         // At least k points, whose exact distances give the radius; then all points that may be within it.
         collect_within(guess);
         if (guess < infinity) {
-          const double radius = query.search_radius(self, size, near_points, squares_within), squared = radius * radius;
+          const double radius = query.search_radius(at, self, size, near_points, squares_within);
+          const double squared = radius * radius;
           if (dim <= DIFFERENCES_MAX_DIM) error = (2 * dim + 8) * unit * squared;
           collect_within(T(std::min<double>(squared + error, std::numeric_limits<T>::max())));
         }
-        query.select(self, size, near_points, candidates, out + self * k);
+        query.select(at, self, size, near_points, candidates, out + (row - begin) * k);
       }
     }
   });

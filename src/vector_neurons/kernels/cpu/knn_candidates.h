@@ -118,8 +118,8 @@ T infinite_if_nan(T value) {
   return value == value ? value : std::numeric_limits<T>::infinity();
 }
 
-// A query for the k nearest neighbors of the points (rows, dim) of a cloud, the first n of which exist (the others are
-// padding). Points may be stored in another order than the canonical one; `canonical` then holds their canonical
+// A query for the k nearest of the points (rows, dim) of a cloud, the first n of which exist: the others are padding, or
+// places to search from. A place is given by its coordinates `at`, and by the point `self` that it is, or -1. Points may be stored in another order than the canonical one; `canonical` then holds their canonical
 // indices.
 template <typename T>
 struct Query {
@@ -133,34 +133,35 @@ struct Query {
 
   // Upper bound of the distance, computed in T, of all neighbors of a point including ties, from any list of at least
   // k others.
-  double search_radius(int64_t self, double size, IndexList& points, std::vector<T>& squares) const {
+  double search_radius(const T* at, int64_t self, double size, IndexList& points, std::vector<T>& squares) const {
     const double margin = 1 + 4 * (dim + 8) * double(std::numeric_limits<T>::epsilon());
     squares.clear();
     for (const int64_t point : points)
       if (include_self || point != self)
-        squares.push_back(infinite_if_nan(squared_distance<T>(rows + self * dim, rows + point * dim, dim)));
+        squares.push_back(infinite_if_nan(squared_distance<T>(at, rows + point * dim, dim)));
     std::nth_element(squares.begin(), squares.begin() + k - 1, squares.end());
     const double farthest = std::sqrt(double(squares[k - 1])) * margin;
     return (farthest + ulps * (size + farthest)) * margin;
   }
 
   // Removes points beyond a radius.
-  void remove_beyond(int64_t self, double radius, IndexList& points) const {
+  void remove_beyond(const T* at, double radius, IndexList& points) const {
     int64_t* next = points.begin();
     for (const int64_t point : points)
-      *next = point, next += squared_distance<T>(rows + self * dim, rows + point * dim, dim) <= radius * radius;
+      *next = point, next += squared_distance<T>(at, rows + point * dim, dim) <= radius * radius;
     points.count = next - points.begin();
   }
 
   // The k nearest of a list of points, by distances recomputed in float64; of all points, if the list is too short.
-  void select(int64_t self, double size, IndexList& points, std::vector<Candidate>& candidates, int64_t* out) const {
+  void select(const T* at, int64_t self, double size, IndexList& points, std::vector<Candidate>& candidates,
+              int64_t* out) const {
     if (points.count < k) {
       points.count = n;
       std::iota(points.begin(), points.end(), 0);
     }
     candidates.clear();
     for (const int64_t point : points) {
-      const double squared = squared_distance<double>(rows + self * dim, rows + point * dim, dim);
+      const double squared = squared_distance<double>(at, rows + point * dim, dim);
       const double to_self = include_self ? -1.0 : INFINITY;
       candidates.push_back({point == self ? to_self : infinite_if_nan(std::sqrt(squared)), canonical_index(point)});
     }
