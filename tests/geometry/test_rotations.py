@@ -36,7 +36,7 @@ def test_z_leaves_the_vertical_and_is_uniform_in_angle():
 
 def haar_gap(R: torch.Tensor) -> float:
     """Angles of Haar-random rotations of R³ have density (1 - cos θ) / π; images of points are uniform."""
-    angle = rotations.angle(torch.eye(3, dtype=R.dtype).expand_as(R), R)
+    angle = rotations.geodesic_distance(torch.eye(3, dtype=R.dtype).expand_as(R), R)
     gaps = [kolmogorov_smirnov(angle, lambda a: (a - a.sin()) / math.pi)]
     # Archimedes: each coordinate of a uniform point on the sphere is uniform in [-1, 1].
     gaps += [kolmogorov_smirnov(R[:, i, j], lambda z: (z + 1) / 2) for i in range(3) for j in range(3)]
@@ -78,7 +78,7 @@ def test_axis_angle_turns_by_the_angle_about_the_axis():
     R = rotations.axis_angle(axis, angle)
     torch.testing.assert_close((R @ axis.unsqueeze(-1)).squeeze(-1), axis)
     torch.testing.assert_close(torch.linalg.det(R), torch.ones(20, dtype=R.dtype))
-    torch.testing.assert_close(rotations.angle(torch.eye(3, dtype=R.dtype).expand_as(R), R), angle)
+    torch.testing.assert_close(rotations.geodesic_distance(torch.eye(3, dtype=R.dtype).expand_as(R), R), angle)
     unit = axis / axis.norm(dim=-1, keepdim=True)
     spin = torch.stack([torch.linalg.cross(unit, e.expand_as(unit)) for e in torch.eye(3, dtype=R.dtype)], dim=-1)
     torch.testing.assert_close(R, torch.linalg.matrix_exp(spin * angle[:, None, None]))
@@ -89,15 +89,15 @@ def test_angle_is_accurate_at_both_ends(theta):
     axis = torch.tensor([1.0, 2.0, -0.5], dtype=torch.float64)
     a = rotations.draw("SO3", 1, generator=seeded(), dtype=torch.float64)[0]
     b = a @ rotations.axis_angle(axis, torch.tensor(theta, dtype=torch.float64))
-    assert abs(rotations.angle(a, b).item() - theta) < 1e-14
+    assert abs(rotations.geodesic_distance(a, b).item() - theta) < 1e-14
 
 
 def test_angle_in_the_plane_and_not_beyond_space():
     a, b = rotations.draw("SO3", 2, 2, generator=seeded(), dtype=torch.float64)
     turn = math.remainder(math.atan2(a[1, 0], a[0, 0]) - math.atan2(b[1, 0], b[0, 0]), 2 * math.pi)
-    assert rotations.angle(a, b).item() == pytest.approx(abs(turn), abs=1e-14)
+    assert rotations.geodesic_distance(a, b).item() == pytest.approx(abs(turn), abs=1e-14)
     with pytest.raises(ValueError, match="2-D and 3-D"):
-        rotations.angle(torch.eye(4), torch.eye(4))
+        rotations.geodesic_distance(torch.eye(4), torch.eye(4))
 
 
 def test_rotate_turns_points():
