@@ -110,3 +110,66 @@ def test_rotate_turns_points():
 def test_bad_arguments(arguments, words):
     with pytest.raises(ValueError, match=words):
         rotations.draw(*arguments)
+
+
+@pytest.mark.parametrize("theta", [0.0, 1e-6, 1e-3, 1.0, math.pi - 1e-3, math.pi - 1e-6, math.pi])
+def test_the_distance_is_accurate_in_float32(theta):
+    """To some units of rounding, where the arccos of the trace is wrong by 3e-4."""
+    axis = torch.randn(50, 3, dtype=torch.float64, generator=seeded())
+    a = rotations.draw("SO3", 50, generator=seeded(1), dtype=torch.float64)
+    b = a @ rotations.axis_angle(axis, torch.full((50,), theta, dtype=torch.float64))
+    found = rotations.geodesic_distance(a.float(), b.float()).double()
+    assert (found - theta).abs().max() < 1e-6
+
+
+def test_arccos_of_the_trace_would_not_do():
+    a = rotations.draw("SO3", 500, generator=seeded())
+    b = a @ rotations.axis_angle(torch.tensor([1.0, 2.0, 3.0]), torch.tensor(1e-4))
+    trace = (a.mT @ b).diagonal(dim1=-2, dim2=-1).sum(-1)
+    assert (((trace - 1) / 2).clamp(-1, 1).acos() - 1e-4).abs().max() > 1e-4
+    assert (rotations.geodesic_distance(a, b) - 1e-4).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("theta", [0.0, math.pi])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_of_the_distance_are_finite_at_both_ends(theta, dtype):
+    turn = rotations.axis_angle(torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64), torch.tensor(theta).double())
+    b = turn.round().to(dtype).requires_grad_()
+    rotations.geodesic_distance(torch.eye(3, dtype=dtype), b).backward()
+    assert b.grad.isfinite().all()
+    near = (torch.eye(3, dtype=dtype) + 1e-7).requires_grad_()
+    rotations.geodesic_loss(torch.eye(3, dtype=dtype), near).backward()
+    assert near.grad.norm() < 10
+
+
+def test_gradients_of_the_distance():
+    a, b = rotations.draw("SO3", 2, generator=seeded(), dtype=torch.float64).requires_grad_().unbind()
+    assert torch.autograd.gradcheck(rotations.geodesic_distance, (a, b))
+
+
+def test_the_loss_is_the_mean_angle():
+    a, b = (rotations.draw("SO3", 5, generator=seeded(i), dtype=torch.float64) for i in range(2))
+    angles = [rotations.geodesic_distance(x, y).item() for x, y in zip(a, b, strict=True)]
+    assert rotations.geodesic_loss(a, b).item() == pytest.approx(sum(angles) / 5, abs=1e-14)
+
+
+def test_the_loss_with_symmetries_is_that_of_the_nearest_pose():
+    quarters = torch.arange(4, dtype=torch.float64) * math.pi / 2
+    axis = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
+    group = rotations.axis_angle(axis.expand(4, 3), quarters)
+    found, target = (rotations.draw("SO3", 6, generator=seeded(i), dtype=torch.float64) for i in range(2))
+    angles = [[rotations.geodesic_distance(f, t @ s).item() for s in group] for f, t in zip(found, target, strict=True)]
+    loss = rotations.geodesic_loss(found, target, symmetries=group)
+    assert loss.item() == pytest.approx(sum(map(min, angles)) / 6, abs=1e-14)
+    assert loss < rotations.geodesic_loss(found, target)
+    # Symmetries act in the object's own coordinates: from the right, not from the left.
+    assert rotations.geodesic_loss(target @ group[1], target, symmetries=group) < 1e-7
+    assert rotations.geodesic_loss(group[1] @ target, target, symmetries=group) > 0.1
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_bad_rotations_are_refused():
+    with pytest.raises(ValueError, match=r"two rotations.*\(3, 3\) and \(2, 3, 3\)"):
+        rotations.geodesic_distance(torch.eye(3), torch.eye(3).expand(2, 3, 3))
+    with pytest.raises(ValueError, match=r"symmetries are rotations.*got \(3, 3\)"):
+        rotations.geodesic_loss(torch.eye(3), torch.eye(3), symmetries=torch.eye(3))

@@ -95,14 +95,13 @@ def nearest(matrices: Matrices) -> Matrices:
     u = torch.cat([u[..., :-1], u[..., -1:] * sign.unsqueeze(-1)], dim=-1)
     s = torch.cat([s[..., :-1], s[..., -1:] * sign], dim=-1)
     rotation = _product(u, vh)
-    # At the solution R, S = RᵀM is symmetric. A change of M turns R by the skew Ω with ΩS + SΩ = RᵀM - MᵀR, which has
-    # no 1 / (sᵢ - sⱼ), unlike the gradient of the decomposition. Solving it twice from the detached solution leaves
-    # the value as it is and has the first two derivatives of the solution.
+    # At the solution R, S = RᵀM is symmetric. A change of M turns R by the skew Ω with ΩS + SΩ = RᵀM - MᵀR, in the
+    # basis V a division by sᵢ + sⱼ, not by sᵢ - sⱼ as in the gradient of the decomposition. Solving it twice from the
+    # detached solution leaves the value as it is and has the first two derivatives of the solution.
     sums = (s.unsqueeze(-1) + s.unsqueeze(-2)).clamp_min(floor)
     for _ in range(2):
-        aligned = _product(rotation.mT, wide)
-        skew = _product(_product(vh, aligned - aligned.mT), vh.mT) / sums
-        skew = _product(_product(vh.mT, skew), vh)
+        aligned = _product(_product(vh, _product(rotation.mT, wide)), vh.mT)
+        skew = _product(_product(vh.mT, (aligned - aligned.mT) / sums), vh)
         rotation = rotation + _product(rotation, skew + _product(skew, skew) / 2)
     return rotation.to(matrices.dtype)
 
