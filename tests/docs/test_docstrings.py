@@ -14,6 +14,7 @@ MODULES = [
     "vector_neurons.geometry.rotations",
     "vector_neurons.geometry.sampling",
     "vector_neurons.models",
+    "vector_neurons.nn",
     "vector_neurons.nn.functional",
     "vector_neurons.nn.scalar",
     "vector_neurons.testing",

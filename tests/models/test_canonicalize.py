@@ -81,6 +81,9 @@ def test_the_pose_is_equivariant_and_leads_back():
     assert equivariance_error(wrapped.pose, x, "points", "frames", "SE3") <= 1e-10
     assert equivariance_error(wrapped.pose, x, "points", "frames", "scale", degree=0) <= 1e-10
     assert equivariance_error(lambda x: wrapped.canonicalize(x).points, x, "points", "scalars", "SE3") <= 1e-10
+    out, pose = wrapped(x, return_pose=True)
+    assert torch.equal(out, wrapped(x))
+    assert torch.equal(pose.rotation, rotation)
 
 
 class Outputs(NamedTuple):
@@ -272,7 +275,7 @@ def test_saving(tmp_path):
     again.load_state_dict(Canonicalize(plain()).state_dict())
 
 
-FAMILIES = ["chair", "mug", "hammer", "airplane"]
+FAMILIES = ["guitar", "mug", "helicopter"]
 
 
 def fit(network, steps, lr, loss):
@@ -286,12 +289,10 @@ def fit(network, steps, lr, loss):
 
 def test_trained_upright_it_is_as_accurate_in_any_pose():
     """Trained on aligned shapes only. The same network without the wrapper is the control."""
-    train, test = (
-        Shapes(split, size=size, points=64, families=FAMILIES) for split, size in (("train", 160), ("test", 80))
-    )
-    train, test = (data.batch(torch.arange(len(data))) for data in (train, test))
-    rotated = rotations.rotate(test.points, rotations.draw("SO3", 80, generator=torch.Generator().manual_seed(3)))
-    order = torch.randperm(160).split(32)
+    train, test = (Shapes(split, size=120, points=96, families=FAMILIES) for split in ("train", "test"))
+    train, test = (data.batch(torch.arange(120)) for data in (train, test))
+    rotated = rotations.rotate(test.points, rotations.draw("SO3", 120, generator=torch.Generator().manual_seed(3)))
+    order = torch.randperm(120).split(24)
 
     def loss(network, step):
         chosen = order[step % len(order)]
@@ -300,14 +301,14 @@ def test_trained_upright_it_is_as_accurate_in_any_pose():
     accuracy = {}
     for name in ("plain", "canonical"):
         torch.manual_seed(0)
-        network = plain(4, 128) if name == "plain" else Canonicalize(plain(4, 128), PoseEncoder(16, k=8))
+        network = plain(3) if name == "plain" else Canonicalize(plain(3), PoseEncoder(16, k=8))
         fit(network, 100, 3e-3, loss)
         accuracy[name] = [(network(x).argmax(-1) == test.label).float().mean().item() for x in (test.points, rotated)]
     upright, turned = accuracy["plain"]
     assert upright >= 0.9
     assert turned <= 0.6
     upright, turned = accuracy["canonical"]
-    assert abs(upright - turned) <= 1 / 80  # rounding may decide one tie
+    assert abs(upright - turned) <= 1 / 120  # rounding may decide one tie
     assert turned >= 0.75
 
 
@@ -323,10 +324,10 @@ def test_poses_are_regressed_to_a_few_degrees(method):
     network = PoseEncoder(16, k=8, method=method)
     R = rotations.draw("SO3", 12, generator=torch.Generator().manual_seed(9))
     before = rotations.geodesic_loss(network(rotations.rotate(shapes, R)), R).rad2deg()
-    fit(network, 150, 3e-3, loss)
+    fit(network, 250, 3e-3, loss)
     after = rotations.geodesic_distance(network(rotations.rotate(shapes, R)), R).rad2deg()
     assert before > 30
-    assert after.mean() < 4
+    assert after.mean() < 5
     # Two scans of one object, in different poses: the relative rotation, exactly.
     other = rotations.draw("SO3", 12)
     found = network(rotations.rotate(shapes, other)) @ network(rotations.rotate(shapes, R)).mT

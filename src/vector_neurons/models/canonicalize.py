@@ -106,7 +106,7 @@ class Canonicalize(nn.Module):
     Shape:
         - points: `(B, N, 3)`, or `(B, 3, N)` with `channels_first`
         - lengths: `(B,)`, the number of points of each cloud, where clouds are padded to N; padding becomes zero
-        - out: that of the network
+        - out: that of the network; with `return_pose=True` a pair of it and a `CanonicalPose`
 
     Invariant to SO(3) and translations, equivariant where `gives` says so; not to reflections.
 
@@ -136,14 +136,22 @@ class Canonicalize(nn.Module):
         self.network, self.pose = network, PoseEncoder() if pose is None else pose
         self.channels_first, self.pass_lengths = channels_first, pass_lengths
 
-    def forward(self, points: Tensor, *args: Any, lengths: Int[Tensor, " batch"] | None = None, **kwargs: Any) -> Any:
+    def forward(
+        self,
+        points: Tensor,
+        *args: Any,
+        lengths: Int[Tensor, " batch"] | None = None,
+        return_pose: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         pose = self.canonicalize(points, lengths)
         for name in self.takes.keys() & kwargs.keys():
             kwargs[name] = self._moved(kwargs[name], self.takes[name], pose, back=False)
         if self.pass_lengths:
             kwargs["lengths"] = lengths
         output = self.network(pose.points.mT if self.channels_first else pose.points, *args, **kwargs)
-        return self._returned(output, pose)
+        output = self._returned(output, pose)
+        return (output, pose) if return_pose else output
 
     def canonicalize(self, points: Tensor, lengths: Int[Tensor, " batch"] | None = None) -> CanonicalPose:
         """Turn clouds into the canonical pose, `(B, N, 3)` in either layout, and give the way back."""
