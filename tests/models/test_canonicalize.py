@@ -86,6 +86,13 @@ def test_the_pose_is_equivariant_and_leads_back():
     assert torch.equal(pose.rotation, rotation)
 
 
+@methods
+def test_the_pose_does_not_depend_on_the_scale_however_extreme(method):
+    x, pose = clouds(), PoseEncoder(method=method)
+    for exponent in (-95, -40, 40, 63, 95):
+        torch.testing.assert_close(pose(x * 2.0**exponent), pose(x), rtol=0, atol=1e-5)
+
+
 class Outputs(NamedTuple):
     logits: torch.Tensor
     moved: torch.Tensor
@@ -289,8 +296,8 @@ def fit(network, steps, lr, loss):
 
 def test_trained_upright_it_is_as_accurate_in_any_pose():
     """Trained on aligned shapes only. The same network without the wrapper is the control."""
-    train, test = (Shapes(split, size=120, points=96, families=FAMILIES) for split in ("train", "test"))
-    train, test = (data.batch(torch.arange(120)) for data in (train, test))
+    sets = (Shapes(split, size=120, points=96, families=FAMILIES) for split in ("train", "test"))
+    train, test = (data.batch(torch.arange(120)) for data in sets)
     rotated = rotations.rotate(test.points, rotations.draw("SO3", 120, generator=torch.Generator().manual_seed(3)))
     order = torch.randperm(120).split(24)
 

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..geometry.neighbors import knn
+from ..geometry.scale import power_of_two
 from ..nn import vector
 from ..nn._masked import masked_mean
 from ..nn.frame_conv import rms_length
@@ -56,6 +57,7 @@ class PoseEncoder(Model):
 
     def forward(self, points: Float[Tensor, "batch points 3"], mask: Mask | None = None) -> Float[Tensor, "batch 3 3"]:
         points = centered(points, mask)[0]
+        points = points * power_of_two(points, (1, 2))  # so that squares are in range
         points = points / rms_length(points.unsqueeze(2), mask).squeeze(1)
         neighbors = knn(points, self.k, mask=mask)
         one = self.first(vector.lift(points), neighbors, mask)
