@@ -13,7 +13,7 @@ from vector_neurons.models import Canonicalize  # the first line
 
 
 def pointnet(classes: int) -> nn.Module:
-    """A PointNet on clouds `(B, 3, N)`, which knows nothing of rotations."""
+    """A PointNet on clouds `(B, 3, N)`; its output depends on the pose."""
     features = [nn.Conv1d(3, 64, 1), nn.ReLU(), nn.Conv1d(64, 128, 1), nn.ReLU(), nn.AdaptiveMaxPool1d(1)]
     return nn.Sequential(*features, nn.Flatten(), nn.Linear(128, classes))
 
