@@ -37,6 +37,7 @@ class Layer:
     ranks: tuple[int, ...] = (3, 4, 5)  # of (B, 3, C), (B, N, 3, C), (B, N, K, 3, C); all layers take 4
     dims: tuple[int, ...] = (2, 3, 5)  # of the space; a cross product leaves 3
     least: int = 1  # points needed
+    least_channels: int = 1
     pools: bool = False  # the axis before the vectors goes
     chooses: bool = False  # picks neighbors or maxima, so that ties and coarse rounding change the output
     reflection: bool = True
@@ -193,6 +194,8 @@ LAYERS = [
     Layer("invariant-norm", invariant(kind="norm"), **SCALARS),
     Layer("feature-propagation", lambda c, n: Propagation(c), **GRAPH, **BATCH),
     Layer("feature-propagation-orthonormal", lambda c, n: Propagation(c, orthonormal=True), **GRAPH, **BATCH, **CHIRAL),
+    Layer("pose-head", lambda c, n: vn.nn.PoseHead(c), scale=0.0, least_channels=2, **CHIRAL),
+    Layer("pose-head-svd", lambda c, n: vn.nn.PoseHead(c, method="svd"), scale=0.0, least_channels=2, **CHIRAL),
     Layer("dropout", lambda c, n: vn.Dropout(0.4), random=True),
     Layer("mlp", lambda c, n: vn.MLP([c, c + 2, c + 1, 2]), **BATCH),
     Layer("mlp-none", lambda c, n: vn.MLP([c, c + 2, c + 1, 2], norm="none")),

@@ -17,6 +17,7 @@ MODULES = [
     "vector_neurons.geometry.scale",
     "vector_neurons.geometry.segments",
     "vector_neurons.models",
+    "vector_neurons.nn",
     "vector_neurons.nn.functional",
     "vector_neurons.nn.scalar",
     "vector_neurons.testing",

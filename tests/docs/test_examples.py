@@ -25,14 +25,22 @@ def output_of(monkeypatch, tmp_path, capsys):
     return run
 
 
-def test_there_are_five_and_they_are_short():
-    assert len(SCRIPTS) == 5
+def test_there_are_six_and_they_are_short():
+    assert len(SCRIPTS) == 6
     assert max(len(script.read_text().splitlines()) for script in SCRIPTS) < 40
 
 
 def test_a_network_of_ones_own_learns_and_has_one_accuracy(output_of):
     upright, rotated = (float(found) for found in re.findall(r"([\d.]+)%", output_of("own_network.py")))
     assert upright == rotated >= 60
+
+
+def test_a_wrapped_network_has_one_accuracy_and_the_plain_one_has_not(output_of):
+    rows = re.findall(r"(plain|wrapped): ([\d.]+)% upright, ([\d.]+)% rotated", output_of("own_pointnet.py"))
+    (_, upright, rotated), (_, wrapped, wrapped_rotated) = ((name, float(a), float(b)) for name, a, b in rows)
+    assert rotated < upright - 25
+    assert abs(wrapped - wrapped_rotated) <= 1
+    assert wrapped_rotated >= rotated + 15
 
 
 def test_two_kinds_of_neurons_change_as_promised(output_of):

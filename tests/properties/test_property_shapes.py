@@ -23,6 +23,7 @@ def test_small_sizes(layer, data):
     sizes = tuple(data.draw(SIZE) for _ in range(rank - 2))
     channels, training = data.draw(SIZE), data.draw(st.booleans())
     assume(rank == 3 or sizes[1] >= layer.least)
+    assume(channels >= layer.least_channels)
     assume(not (training and layer.batch) or torch.Size(sizes).numel() > 1)  # torch's batch norm refuses one value
     x = layer.example(rank, sizes=sizes, dim=dim, channels=channels, dtype=torch.float64)
     module = layer.module_for(x, training=training)

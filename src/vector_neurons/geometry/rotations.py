@@ -1,4 +1,4 @@
-"""Rotation matrices: random by protocol, from an axis and an angle, and the angle between two."""
+"""Rotation matrices: random by protocol, from an axis and an angle, nearest to a matrix, and the angle between two."""
 
 import torch
 from jaxtyping import Float
@@ -69,20 +69,119 @@ def axis_angle(axis: Float[Tensor, "*batch 3"], angle: Float[Tensor, "*batch"]) 
     return identity + sine * cross + (1 - cosine) * cross @ cross
 
 
-def angle(a: Matrices, b: Matrices) -> Float[Tensor, "*batch"]:
+def nearest(matrices: Matrices) -> Matrices:
+    """Rotation nearest to a matrix in the Frobenius norm, `argmin ‖R - M‖` over SO(dim) (orthogonal Procrustes).
+
+    With the singular value decomposition `M = U S Vᵀ` it is `U diag(1, …, 1, det(U Vᵀ)) Vᵀ`. Gradients are those of the
+    rotation, which are finite also where singular values coincide, and exact up to the second order. They grow as the
+    inverse of `s₂ + s₃ det(U Vᵀ)`, relative to `s₁` and up to the inverse root of the machine epsilon. Where that sum
+    is zero (matrices of rank 1, or reflected with `s₂ = s₃`) several rotations are nearest, and one of them is
+    returned; for the zero matrix it is the identity.
+
+    Shape:
+        - matrices, out: `(..., dim, dim)`
+
+    Equivariant to SO(dim) from both sides, invariant to positive scaling.
+
+    >>> vn.geometry.rotations.nearest(torch.tensor([[2.0, 0.0], [0.0, 0.1]])).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    if matrices.ndim < 2 or matrices.shape[-1] != matrices.shape[-2]:
+        raise ValueError(f"the nearest rotation is that of square matrices (..., 3, 3), got {tuple(matrices.shape)}")
+    wide, floor = unit_size(matrices)
+    known = wide.detach().isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+    u, s, vh = torch.linalg.svd(wide.detach().where(known, 0))  # which refuses NaN; it comes back with `wide` below
+    sign = torch.linalg.det(_product(u, vh)).sign().unsqueeze(-1)
+    u = torch.cat([u[..., :-1], u[..., -1:] * sign.unsqueeze(-1)], dim=-1)
+    s = torch.cat([s[..., :-1], s[..., -1:] * sign], dim=-1)
+    rotation = _product(u, vh)
+    # At the solution R, S = RᵀM is symmetric. A change of M turns R by the skew Ω with ΩS + SΩ = RᵀM - MᵀR, in the
+    # basis V a division by sᵢ + sⱼ, not by sᵢ - sⱼ as in the gradient of the decomposition. Solving it twice from the
+    # detached solution leaves the value as it is and has the first two derivatives of the solution.
+    sums = (s.unsqueeze(-1) + s.unsqueeze(-2)).clamp_min(floor)
+    for _ in range(2):
+        aligned = _product(_product(vh, _product(rotation.mT, wide)), vh.mT)
+        skew = _product(_product(vh.mT, (aligned - aligned.mT) / sums), vh)
+        rotation = rotation + _product(rotation, skew + _product(skew, skew) / 2)
+    return rotation.to(matrices.dtype)
+
+
+def unit_size(matrices: Float[Tensor, "*batch rows columns"]) -> tuple[Float[Tensor, "*batch rows columns"], float]:
+    """Matrices in float64, their largest entry 1 or -1, and the relative size of what counts as rounding.
+
+    The divisor is a constant to the gradient: what follows must not depend on the scale.
+    """
+    # Apple's GPUs have no float64.
+    wide = matrices.float() if matrices.device.type == "mps" else matrices.double()
+    size = wide.detach().abs().amax((-2, -1), keepdim=True)
+    floor = torch.finfo(torch.promote_types(matrices.dtype, torch.float32)).eps ** 0.5
+    return wide / size.where(size > 0, 1), floor
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    # Not `a @ b`, which autocast would round to half precision.
+    return (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2)
+
+
+def geodesic_distance(a: Matrices, b: Matrices) -> Float[Tensor, "*batch"]:
     """Angle in [0, π] of the rotation that takes `a` to `b`, in 2-D or 3-D; accurate at both ends of the range.
 
-    >>> vn.geometry.rotations.angle(torch.eye(3), torch.eye(3)).item()
-    0.0
+    Its gradient is finite everywhere, and 0 where the angle is exactly 0 or π.
+
+    Shape:
+        - a, b: `(..., 3, 3)` or `(..., 2, 2)`, rotation matrices
+        - out: `(...)`, in radians
+
+    Invariant to rotations of both from either side.
+
+    >>> quarter = vn.geometry.rotations.axis_angle(torch.tensor([0.0, 0.0, 1.0]), torch.tensor(torch.pi / 2))
+    >>> vn.geometry.rotations.geodesic_distance(torch.eye(3), quarter).rad2deg().round().item()
+    90.0
     """
+    if a.shape != b.shape or a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise ValueError(f"the angle is that of two rotations (..., 3, 3), got {tuple(a.shape)} and {tuple(b.shape)}")
     dim = a.shape[-1]
     if dim not in (2, 3):
         raise ValueError(f"a rotation has one angle only in 2-D and 3-D, got matrices {tuple(a.shape)}")
-    relative = a.mT @ b
+    relative = _product(a.mT, b)
     # ‖R - Rᵀ‖ = 2√2 sin θ and tr R = dim - 2 + 2 cos θ; arccos of the trace alone loses half the digits at 0 and π.
     sine = torch.linalg.matrix_norm(relative - relative.mT) / 8**0.5
     cosine = (relative.diagonal(dim1=-2, dim2=-1).sum(-1) - (dim - 2)) / 2
     return torch.atan2(sine, cosine)
+
+
+def geodesic_loss(
+    found: Matrices, target: Matrices, *, symmetries: Float[Tensor, "group dim dim"] | None = None
+) -> Float[Tensor, ""]:
+    """Mean angle between rotations, in radians, for training a network that predicts poses.
+
+    For symmetric objects, `minₛ ∠(found, target S)`: all poses that look the same are right.
+
+    Args:
+        found: predicted rotations, which take the object from its own coordinates to those of the scene.
+        target: true rotations.
+        symmetries: the rotations S, in the object's own coordinates, that map it to itself, the identity included.
+
+    Shape:
+        - found, target: `(..., 3, 3)`
+        - symmetries: `(G, 3, 3)`
+        - out: `()`
+
+    Invariant to rotations of both from the left.
+
+    >>> turn = vn.geometry.rotations.axis_angle(torch.tensor([0.0, 0.0, 1.0]), torch.tensor(torch.pi))
+    >>> vn.geometry.rotations.geodesic_loss(turn, torch.eye(3)).rad2deg().round().item()
+    180.0
+    >>> vn.geometry.rotations.geodesic_loss(turn, torch.eye(3), symmetries=torch.stack([torch.eye(3), turn])).item()
+    0.0
+    """
+    if symmetries is None:
+        return geodesic_distance(found, target).mean()
+    if symmetries.ndim != 3 or symmetries.shape[1:] != target.shape[-2:] or not len(symmetries):
+        expected = ("G", *target.shape[-2:])
+        raise ValueError(f"symmetries are rotations {expected} with G >= 1, got {tuple(symmetries.shape)}")
+    same = _product(target.unsqueeze(-3), symmetries.to(target))
+    return geodesic_distance(found.unsqueeze(-3).expand_as(same), same).min(dim=-1).values.mean()
 
 
 def rotate(points: Points, R: Float[Tensor, "... dim dim"]) -> Points:
@@ -94,4 +193,4 @@ def rotate(points: Points, R: Float[Tensor, "... dim dim"]) -> Points:
     return points @ R.mT
 
 
-__all__ = ["angle", "axis_angle", "draw", "rotate"]
+__all__ = ["axis_angle", "draw", "geodesic_distance", "geodesic_loss", "nearest", "rotate"]

@@ -1,6 +1,7 @@
 """Networks, each written once for vector and scalar neurons."""
 
 from .base import Encoding, Inputs, LayerOptions, Model
+from .canonicalize import Canonicalize, CanonicalPose, PoseEncoder
 from .dgcnn import DGCNN, DGCNNSegmenter
 from .hierarchy import FrameNet
 from .occupancy import OccupancyNetwork
@@ -18,6 +19,8 @@ from .store import Metadata  # noqa: E402
 __all__ = [
     "DGCNN",
     "MODELS",
+    "CanonicalPose",
+    "Canonicalize",
     "DGCNNSegmenter",
     "Encoding",
     "FrameNet",
@@ -28,6 +31,7 @@ __all__ = [
     "OccupancyNetwork",
     "PointNet",
     "PointNetSegmenter",
+    "PoseEncoder",
     "VNTransformer",
     "reference",
     "store",

@@ -5,7 +5,8 @@ from types import ModuleType
 from ..typing import Neurons
 from . import functional, hybrid, scalar, vector
 from ._range import RangeError
+from .pose import PoseHead
 
 KITS: dict[Neurons, ModuleType] = {"vector": vector, "scalar": scalar}
 
-__all__ = ["KITS", "RangeError", "functional", "hybrid", "scalar", "vector"]
+__all__ = ["KITS", "PoseHead", "RangeError", "functional", "hybrid", "scalar", "vector"]
