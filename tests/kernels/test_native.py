@@ -160,7 +160,8 @@ def test_degenerate_clouds(name, cloud, training):
         assert native[part].isfinite().all()
         if name == "frame-conv" and cloud in ("equal", "some-zero") and part != "output":
             continue  # neighbors tie in the maximum up to rounding, which decides where the gradient goes
-        scale = expected.abs().max().clamp_min(1e-12)
+        # Where all messages are equal, a batch norm cancels their gradients, which leaves rounding.
+        scale = expected.abs().max().clamp_min(1e-2 if name == "frame-conv" else 1e-12)
         assert ((native[part] - expected).abs().max() / scale) <= 1e-9, part
 
 

@@ -269,7 +269,8 @@ def register() -> None:
         torch.library.define(f"vector_neurons::{name}", schema)
     fakes: tuple[Callable[..., Any], ...] = (
         _fake_knn_canonical, _fake_nearest_canonical, _fake_project, _fake_length_sums, _fake_length_sums_backward,
-        _fake_norm_leaky_relu, _fake_norm_leaky_relu_backward, _fake_frame_pool, _fake_frame_pool_backward, *frame_ops.FAKES,
+        _fake_norm_leaky_relu, _fake_norm_leaky_relu_backward, _fake_frame_pool, _fake_frame_pool_backward,
+        *frame_ops.FAKES,
     )  # fmt: skip
     for fake in fakes:
         torch.library.register_fake(f"vector_neurons::{fake.__name__.removeprefix('_fake_')}", fake)

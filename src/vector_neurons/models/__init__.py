@@ -3,14 +3,23 @@
 from .base import Encoding, Inputs, LayerOptions, Model
 from .canonicalize import Canonicalize, CanonicalPose, PoseEncoder
 from .dgcnn import DGCNN, DGCNNSegmenter
-from .hierarchy import FrameNet
+from .hierarchy import FrameNet, FrameNetSegmenter
 from .occupancy import OccupancyNetwork
 from .pointnet import PointNet, PointNetSegmenter
 from .transformer import VNTransformer
 
 MODELS: dict[str, type[Model]] = {
     model.__name__: model
-    for model in (PointNet, PointNetSegmenter, DGCNN, DGCNNSegmenter, VNTransformer, FrameNet, OccupancyNetwork)
+    for model in (
+        PointNet,
+        PointNetSegmenter,
+        DGCNN,
+        DGCNNSegmenter,
+        VNTransformer,
+        FrameNet,
+        FrameNetSegmenter,
+        OccupancyNetwork,
+    )
 }
 
 from . import reference, store  # noqa: E402 - they use MODELS
@@ -24,6 +33,7 @@ __all__ = [
     "DGCNNSegmenter",
     "Encoding",
     "FrameNet",
+    "FrameNetSegmenter",
     "Inputs",
     "LayerOptions",
     "Metadata",

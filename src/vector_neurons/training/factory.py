@@ -15,6 +15,7 @@ from ..models import (
     DGCNN,
     DGCNNSegmenter,
     FrameNet,
+    FrameNetSegmenter,
     LayerOptions,
     OccupancyNetwork,
     PointNet,
@@ -36,6 +37,7 @@ NETWORKS: dict[tuple[TaskName, str], type[nn.Module]] = {
     ("classification", "framenet"): FrameNet,
     ("segmentation", "dgcnn"): DGCNNSegmenter,
     ("segmentation", "pointnet"): PointNetSegmenter,
+    ("segmentation", "framenet"): FrameNetSegmenter,
     ("reconstruction", "dgcnn"): OccupancyNetwork,
     ("reconstruction", "pointnet"): OccupancyNetwork,
 }
@@ -45,6 +47,7 @@ LAYER_OPTIONS = {"direction": "direction", "pooling": "pool", "frame": "frame", 
 ARGUMENTS: dict[type[nn.Module], dict[str, str]] = {
     VNTransformer: {"embedding": "width"},
     FrameNet: {"embedding": "width"},
+    FrameNetSegmenter: {"embedding": "width"},
     OccupancyNetwork: {
         "encoder_width": "hidden",
         "decoder_width": "decoder_hidden",
