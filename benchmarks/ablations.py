@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vector_neurons.geometry.neighbors import gather, knn
 from vector_neurons.models import FrameNet
+from vector_neurons.models.hierarchy import Stage
 from vector_neurons.nn import functional as VF
 from vector_neurons.nn import scalar
 from vector_neurons.nn.features import Features
@@ -63,25 +64,23 @@ class NoFrames(FrameNet):
 
 
 class Lengths:
-    """The forward pass of a hybrid block whose scalars see the lengths of the vectors, three times."""
+    """A hybrid block whose scalars get the lengths of the vectors, three times, so that weights keep their shapes."""
 
     def __init__(self, block: HybridBlock) -> None:
         self.block = block
 
     def __call__(self, x: Features, mask: Tensor | None = None) -> Features:
+        """Compute what the block computes of lengths."""
         lengths = VF.norm(x.vectors).repeat_interleave(3, dim=-1)
         s = self.block.block(torch.cat([x.scalars, lengths], dim=-1), mask)
         return Features(s, self.block.gate(s).sigmoid().unsqueeze(-2) * self.block.linear(x.vectors))
 
 
-def messages_of_lengths(
-    linear: scalar.Linear, offset: Tensor, x: Features, frame: Tensor, neighbors: Tensor
-) -> Tensor:
+def messages_of_lengths(linear: scalar.Linear, offset: Tensor, x: Features, frame: Tensor, neighbors: Tensor) -> Tensor:
     """The first map of messages, of `‖d‖`, `‖V_m‖`, `⟨V_m, V_n⟩` and `⟨V_m, d⟩` instead of coordinates in a frame."""
     theirs, own = gather(x.vectors, neighbors), gather(x.vectors, neighbors[..., :1])
     along, length = (theirs * offset.unsqueeze(-1)).sum(-2), VF.norm(offset.unsqueeze(-1))
-    given = [x.scalars.new_zeros(*neighbors.shape, 0), VF.norm(theirs), (theirs * own).sum(-2), along]
-    seen = torch.cat([*given, length.expand(*length.shape[:-1], 4)], dim=-1)
+    seen = torch.cat([VF.norm(theirs), (theirs * own).sum(-2), along, length.expand(*length.shape[:-1], 4)], dim=-1)
     on_scalars, on_seen = linear.weight.tensor_split([x.scalars.shape[-1]], dim=1)
     mapped = nn.functional.linear(seen, on_seen)
     return mapped + gather(nn.functional.linear(x.scalars, on_scalars), neighbors) if x.scalars.shape[-1] else mapped
@@ -98,7 +97,8 @@ class NoHierarchy(FrameNet):
 
     def describe(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Tensor | None
-    ) -> tuple[list[object], Tensor, Tensor]:
+    ) -> tuple[list[Stage], Tensor, Tensor]:
+        """As the network does, without sampling."""
         points = points - points.mean(1, keepdim=True)
         points = points / rms_length(points.unsqueeze(2), None).squeeze(1)
         neighbors = knn(points, self.k)
@@ -107,21 +107,17 @@ class NoHierarchy(FrameNet):
             x = level(points, x, neighbors, None)
         frame = self.frame(x.vectors.mean(1, keepdim=True))
         h = self.embed(self.seen(points, x, frame))
-        return [_Stage(x)], frame, torch.cat([h.amax(1), h.mean(1)], dim=-1)
-
-
-class _Stage:
-    def __init__(self, x: Features) -> None:
-        self.x = x
+        return [Stage(points, x, None)], frame, torch.cat([h.amax(1), h.mean(1)], dim=-1)
 
 
 def table(runs: list[str]) -> None:
     """Print the best validation accuracy of each run, and its time."""
-    print("| network | validation accuracy | minutes |\n|---|---|---|")
+    print("| network | validation accuracy after each epoch | minutes |\n|---|---|---|")
     for run in map(Path, runs):
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        name = json.loads((run / "config.json").read_text())["model"].partition(":")[2]
-        print(name, lines[-1])
+        epochs = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        name = json.loads((run / "config.json").read_text())["network"]["model"].rpartition(":")[2]
+        accuracies = ", ".join(f"{epoch['val']['accuracy']:.1f}" for epoch in epochs)
+        print(f"| {name} | {accuracies} | {sum(epoch['time']['seconds'] for epoch in epochs) / 60:.0f} |")
 
 
 if __name__ == "__main__":
