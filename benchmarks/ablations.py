@@ -59,7 +59,7 @@ class NoFrames(FrameNet):
             if isinstance(module, HybridBlock):
                 module.forward = Lengths(module)  # type: ignore[method-assign]
             if isinstance(module, FrameConv):
-                module._first_linear = messages_of_lengths  # type: ignore[method-assign]
+                module._first_block = messages_of_lengths  # type: ignore[method-assign]
         self.seen = seen_by_lengths  # type: ignore[method-assign]
 
 
@@ -76,14 +76,18 @@ class Lengths:
         return Features(s, self.block.gate(s).sigmoid().unsqueeze(-2) * self.block.linear(x.vectors))
 
 
-def messages_of_lengths(linear: scalar.Linear, offset: Tensor, x: Features, frame: Tensor, neighbors: Tensor) -> Tensor:
-    """The first map of messages, of `‖d‖`, `‖V_m‖`, `⟨V_m, V_n⟩` and `⟨V_m, d⟩` instead of coordinates in a frame."""
+def messages_of_lengths(
+    block: scalar.Block, offset: Tensor, x: Features, frame: Tensor, neighbors: Tensor, mask: Tensor | None
+) -> Tensor:
+    """The first block of messages, of `‖d‖`, `‖V_m‖`, `⟨V_m, V_n⟩` and `⟨V_m, d⟩` instead of coordinates in a frame."""
     theirs, own = gather(x.vectors, neighbors), gather(x.vectors, neighbors[..., :1])
     along, length = (theirs * offset.unsqueeze(-1)).sum(-2), VF.norm(offset.unsqueeze(-1))
     seen = torch.cat([VF.norm(theirs), (theirs * own).sum(-2), along, length.expand(*length.shape[:-1], 4)], dim=-1)
-    on_scalars, on_seen = linear.weight.tensor_split([x.scalars.shape[-1]], dim=1)
+    on_scalars, on_seen = block.linear.weight.tensor_split([x.scalars.shape[-1]], dim=1)
     mapped = nn.functional.linear(seen, on_seen)
-    return mapped + gather(nn.functional.linear(x.scalars, on_scalars), neighbors) if x.scalars.shape[-1] else mapped
+    if x.scalars.shape[-1]:
+        mapped = mapped + gather(nn.functional.linear(x.scalars, on_scalars), neighbors)
+    return block.activate(mapped, mask)
 
 
 def seen_by_lengths(points: Tensor, x: Features, frame: Tensor) -> Tensor:

@@ -13,12 +13,13 @@ _FRAME = "Tensor offset, Tensor vectors, Tensor frame, Tensor weight, Tensor? ow
 SCHEMAS = {
     "farthest_canonical": "(Tensor x, Tensor first, Tensor tolerance, int n) -> Tensor",
     "column_moments": "(Tensor x) -> Tensor",
+    "scalar_block": "(Tensor x, Tensor weight, Tensor norm, int group, float negative_slope) -> (Tensor, Tensor)",
     "scalar_norm": "(Tensor x, Tensor norm, int group, float negative_slope, SymInt batch) -> (Tensor, Tensor, Tensor)",
     "scalar_norm_backward": "(Tensor grad, Tensor grad_max, Tensor argmax, Tensor x, Tensor norm, int group, "
     "float negative_slope, SymInt batch) -> (Tensor, Tensor)",
     "frame_project": "(Tensor x, Tensor frame) -> Tensor",
     "frame_project_backward": "(Tensor grad, Tensor x, Tensor frame) -> (Tensor, Tensor)",
-    "frame_linear": f"({_FRAME}) -> Tensor",
+    "frame_linear": f"({_FRAME}, Tensor? norm, float negative_slope) -> Tensor",
     "frame_linear_backward": f"(Tensor grad, {_FRAME}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     "frame_mean": "(Tensor weights, Tensor offset, Tensor vectors, Tensor neighbors) -> Tensor",
     "frame_mean_backward": "(Tensor grad, Tensor weights, Tensor offset, Tensor vectors, Tensor neighbors) "
@@ -60,6 +61,11 @@ def _fake_column_moments(x: Tensor) -> Tensor:
     return x.new_empty((2, x.shape[1]), dtype=torch.float64)
 
 
+def _fake_scalar_block(x: Tensor, weight: Tensor, norm: Tensor, group: int, _: float) -> tuple[Tensor, Tensor]:
+    channels = weight.shape[1]
+    return x.new_empty((x.shape[0], channels)), x.new_empty((x.shape[0] // group if group else 0, channels))
+
+
 def _fake_scalar_norm(x: Tensor, norm: Tensor, group: int, *_: float) -> tuple[Tensor, Tensor, Tensor]:
     shape = (x.shape[0] // group if group else 0, x.shape[1])
     return torch.empty_like(x), x.new_empty(shape), x.new_empty(shape, dtype=torch.int32)
@@ -80,7 +86,7 @@ def _fake_frame_project_backward(grad: Tensor, x: Tensor, frame: Tensor) -> tupl
 
 
 def _fake_frame_linear(
-    offset: Tensor, vectors: Tensor, frame: Tensor, weight: Tensor, own: Maybe, neighbors: Tensor
+    offset: Tensor, vectors: Tensor, frame: Tensor, weight: Tensor, own: Maybe, neighbors: Tensor, *_: Any
 ) -> Tensor:
     return offset.new_empty((*neighbors.shape, weight.shape[1]))
 
@@ -103,9 +109,9 @@ def _fake_frame_mean_backward(
 
 
 FAKES: tuple[Callable[..., Any], ...] = (
-    _fake_farthest_canonical, _fake_column_moments, _fake_scalar_norm, _fake_scalar_norm_backward, _fake_frame_project,
-    _fake_frame_project_backward, _fake_frame_linear, _fake_frame_linear_backward, _fake_frame_mean,
-    _fake_frame_mean_backward,
+    _fake_farthest_canonical, _fake_column_moments, _fake_scalar_block, _fake_scalar_norm, _fake_scalar_norm_backward,
+    _fake_frame_project, _fake_frame_project_backward, _fake_frame_linear, _fake_frame_linear_backward,
+    _fake_frame_mean, _fake_frame_mean_backward,
 )  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------------------ gradients
@@ -126,9 +132,11 @@ def register_gradients(save: Callable[..., None], saved: Callable[[Any], list[An
     """Define the gradients of the operators, with functions that save and return their arguments."""
 
     def of_frame_linear(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
-        inputs = saved(ctx)
+        *inputs, norm, _ = saved(ctx)
+        if norm is not None:
+            raise RuntimeError("frame_linear with a norm has no gradient: apply the norm to its result")
         *gradients, of_own = _ops.frame_linear_backward(grad, *inputs)
-        return *gradients, None if inputs[4] is None else of_own, None
+        return *gradients, None if inputs[4] is None else of_own, None, None, None
 
     def of_frame_project(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
         gradients: tuple[Tensor, ...] = _ops.frame_project_backward(grad, *saved(ctx))

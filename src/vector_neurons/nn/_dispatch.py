@@ -94,11 +94,36 @@ def scalar_norm(bn: nn.BatchNorm1d, x: Tensor, negative_slope: float, *, with_ma
         mean, variance = torch.ops.vector_neurons.column_moments(rows.detach()).unbind()
         batch = len(rows)
         update_running_stats(bn, mean, variance, batch)
-    inverse = 1 / (variance + bn.eps)
-    norm = torch.stack([bn.weight * inverse.sqrt().to(x.dtype), bn.bias, mean.to(x.dtype), inverse.to(x.dtype)])
     group = x.shape[-2] if with_max else 0
+    norm = _norm_rows(bn, mean, variance)
     out, largest = frame_ops.scalar_norm(rows, norm, group=group, negative_slope=negative_slope, batch=batch)
-    return out.view(x.shape), largest.view(*x.shape[:-2], x.shape[-1]) if with_max else largest
+    return out.view(x.shape), _pooled(largest, x.shape) if with_max else largest
+
+
+def constant_norm(bn: nn.BatchNorm1d) -> Tensor | None:
+    """The batch norm as rows for the kernels, where it is a constant: without gradient and batch statistics."""
+    if torch.is_grad_enabled() or uses_batch_stats(bn):
+        return None
+    return _norm_rows(bn, bn.get_buffer("running_mean"), bn.get_buffer("running_var"))
+
+
+def _norm_rows(bn: nn.BatchNorm1d, mean: Tensor, variance: Tensor) -> Tensor:
+    inverse, dtype = 1 / (variance + bn.eps), bn.weight.dtype
+    return torch.stack([bn.weight * inverse.sqrt().to(dtype), bn.bias, mean.to(dtype), inverse.to(dtype)])
+
+
+def _pooled(largest: Tensor, shape: torch.Size) -> Tensor:
+    return largest.view(*shape[:-2], largest.shape[-1])
+
+
+def scalar_block(
+    x: Tensor, weight: Tensor, norm: Tensor, negative_slope: float, *, with_max: bool
+) -> tuple[Tensor, Tensor]:
+    """A linear map and `scalar_norm`, with a constant norm."""
+    group = x.shape[-2] if with_max else 0
+    inputs = (x.flatten(0, -2).contiguous(), weight.mT, norm, group, negative_slope)
+    out, largest = torch.ops.vector_neurons.scalar_block(*inputs)
+    return out.view(*x.shape[:-1], -1), _pooled(largest, x.shape) if with_max else largest
 
 
 def scalar_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -129,12 +154,19 @@ def frames_fusable(x: Tensor) -> bool:
 
 
 def frame_linear(
-    offset: Tensor, vectors: Tensor, frame: Tensor, weight: Tensor, own: Tensor | None, neighbors: Tensor
+    offset: Tensor,
+    vectors: Tensor,
+    frame: Tensor,
+    weight: Tensor,
+    own: Tensor | None,
+    neighbors: Tensor,
+    norm: Tensor | None,
+    negative_slope: float,
 ) -> Tensor:
-    """A linear map of `[Tᵀ [d, V_m], ‖d‖]` on every edge, plus the neighbor's `own`."""
+    """A linear map of `[Tᵀ [d, V_m], ‖d‖]` on every edge, plus the neighbor's `own`; then a constant norm, if given."""
     given = None if own is None else own.contiguous()
     inputs = (offset.contiguous(), vectors.contiguous(), frame.contiguous(), weight.mT, given, neighbors.contiguous())
-    mapped: Tensor = torch.ops.vector_neurons.frame_linear(*inputs)
+    mapped: Tensor = torch.ops.vector_neurons.frame_linear(*inputs, norm, negative_slope)
     return mapped
 
 

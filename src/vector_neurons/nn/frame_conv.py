@@ -86,22 +86,26 @@ class FrameConv(nn.Module):
         first: scalar.Block
         last: scalar.Block
         first, last = self.message  # type: ignore[assignment]
-        mapped = self._first_linear(first.linear, offset, x, frame, neighbors)
-        e, largest = last.with_max(first.activate(mapped, mask), mask)
+        e, largest = last.with_max(self._first_block(first, offset, x, frame, neighbors, mask), mask)
         return Features(largest, self._means(self.weight(e), offset, self.linear(x.vectors), neighbors))
 
     @staticmethod
-    def _first_linear(linear: scalar.Linear, offset: Tensor, x: Features, frame: Tensor, neighbors: Tensor) -> Tensor:
-        """The first linear map of the messages; scalars are mapped at the points, before they are gathered."""
-        scalars = x.scalars.shape[-1]
-        on_scalars, on_seen = linear.weight.tensor_split([scalars], dim=1)
-        own = nn.functional.linear(x.scalars, on_scalars, linear.bias) if scalars or linear.bias is not None else None
+    def _first_block(
+        block: scalar.Block, offset: Tensor, x: Features, frame: Tensor, neighbors: Tensor, mask: Mask | None
+    ) -> Tensor:
+        """The first block of the messages; scalars are mapped at the points, before they are gathered."""
+        weight, bias, scalars = block.linear.weight, block.linear.bias, x.scalars.shape[-1]
+        on_scalars, on_seen = weight.tensor_split([scalars], dim=1)
+        own = nn.functional.linear(x.scalars, on_scalars, bias) if scalars or bias is not None else None
         if _dispatch.frames_fusable(x.vectors):
-            return _dispatch.frame_linear(offset, x.vectors, frame, on_seen, own, neighbors)
+            norm = block.constant_norm(x.vectors, mask)
+            inputs = (offset, x.vectors, frame, on_seen, own, neighbors)
+            mapped = _dispatch.frame_linear(*inputs, norm, block.negative_slope)
+            return mapped if norm is not None else block.activate(mapped, mask)
         both = torch.cat([offset.unsqueeze(-1), gather(x.vectors, neighbors)], dim=-1)
         seen = torch.cat([VF.project_onto_frame(both, frame.unsqueeze(2)), VF.norm(offset.unsqueeze(-1))], dim=-1)
         mapped = _dispatch.scalar_linear(seen, on_seen, None)
-        return mapped if own is None else mapped + gather(own, neighbors)
+        return block.activate(mapped if own is None else mapped + gather(own, neighbors), mask)
 
     def _means(self, weights: Tensor, offset: Tensor, v: Tensor, neighbors: Tensor) -> Tensor:
         """Weighted means over the neighbors of their offsets and of their vectors."""
@@ -115,5 +119,5 @@ class FrameConv(nn.Module):
 
 def rms_length(offset: Float[Tensor, "batch points k 3"], mask: Mask | None) -> Float[Tensor, "batch 1 1 1"]:
     """RMS length of all offsets of a cloud, 1 where they vanish."""
-    mean = masked_mean(offset.square().sum(-1, keepdim=True), [1, 2, 3], mask)
+    mean = offset.shape[-1] * masked_mean(offset.square(), [1, 2, 3], mask)  # one sum: that over few coordinates is slow
     return mean.where(mean > 0, 1).sqrt()

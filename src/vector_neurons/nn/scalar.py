@@ -296,33 +296,51 @@ class Block(nn.Module):
         self.activation = nn.LeakyReLU(negative_slope) if activation is None else scalar_function(activation)
 
     def forward(self, x: Scalars | EdgeInput | ConcatGlobal, mask: Mask | None = None) -> NewScalars:
-        return self.activate(self.linear(x), mask)
-
-    def activate(self, x: NewScalars, mask: Mask | None = None) -> NewScalars:
-        """Norm and non-linearity, of scalars that are mapped already."""
-        fused = self._fused(x, mask)
-        return self.activation(self.norm(x, mask)) if fused is None else fused[0]
+        return self._apply_all(x, mask, with_max=False)[0]
 
     def with_max(self, x: Scalars, mask: Mask | None = None) -> tuple[NewScalars, NewScalars]:
         """The block, and its maximum over the axis before the channels."""
-        x = self.linear(x)
-        fused = self._fused(x, mask, with_max=True)
-        if fused is not None:
-            return fused
-        out = self.activation(self.norm(x, mask))
-        return out, out.max(-2).values
+        return self._apply_all(x, mask, with_max=True)
 
-    def _fused(self, x: Tensor, mask: Mask | None, *, with_max: bool = False) -> tuple[Tensor, Tensor] | None:
-        """Norm, non-linearity and maximum in one kernel, where it applies."""
+    def activate(self, x: NewScalars, mask: Mask | None = None) -> NewScalars:
+        """Norm and non-linearity, of scalars that are mapped already."""
+        return self._activate(x, mask, with_max=False)[0]
+
+    def constant_norm(self, x: Tensor, mask: Mask | None) -> Tensor | None:
+        """The norm for kernels that apply it and the leaky ReLU to a linear map of x, if it is constant."""
+        bn = self._fusable_norm(x, mask)
+        plain = type(self.linear) is Linear and self.linear.num_elements is None and self.linear.bias is None
+        return None if bn is None or not plain or hooked(self.linear) else _dispatch.constant_norm(bn)
+
+    def _apply_all(
+        self, x: Scalars | EdgeInput | ConcatGlobal, mask: Mask | None, *, with_max: bool
+    ) -> tuple[Tensor, Tensor]:
+        if isinstance(x, Tensor) and (norm := self.constant_norm(x, mask)) is not None:
+            check_scalars(self, x, self.linear.in_channels)
+            return _dispatch.scalar_block(x, self.linear.weight, norm, self.negative_slope, with_max=with_max)
+        return self._activate(self.linear(x), mask, with_max=with_max)
+
+    def _activate(self, x: Tensor, mask: Mask | None, *, with_max: bool) -> tuple[Tensor, Tensor]:
+        bn = self._fusable_norm(x, mask)
+        if bn is not None:
+            return _dispatch.scalar_norm(bn, x, self.negative_slope, with_max=with_max)
+        out = self.activation(self.norm(x, mask))
+        return out, out.max(-2).values if with_max else out
+
+    def _fusable_norm(self, x: Tensor, mask: Mask | None) -> nn.BatchNorm1d | None:
+        """The batch norm, if a kernel can compute it together with the leaky ReLU."""
         norm, activation = self.norm, self.activation
         # The kernel does not call the norm and the activation: not if they were replaced or have hooks.
         if type(norm) is not BatchNorm or type(norm.bn) is not nn.BatchNorm1d or type(activation) is not nn.LeakyReLU:
             return None
         if mask is not None or x.dtype != norm.bn.weight.dtype or x.ndim < 2 or not _dispatch.scalar_fusable(x):
             return None
-        if sync.enabled() or any(map(hooked, (norm, norm.bn, activation))):
-            return None
-        return _dispatch.scalar_norm(norm.bn, x, activation.negative_slope, with_max=with_max)
+        return None if sync.enabled() or any(map(hooked, (norm, norm.bn, activation))) else norm.bn
+
+    @property
+    def negative_slope(self) -> float:
+        """Of the leaky ReLU."""
+        return getattr(self.activation, "negative_slope", 0.0)
 
 
 class MLP(MLPBase):

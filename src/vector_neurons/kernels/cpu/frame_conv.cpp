@@ -1,5 +1,6 @@
-// Coordinates in frames, and the two ends of a convolution in local frames. Its messages begin with a linear map of what center n is given of its
-// neighbor m: the offset d and the vectors v of the neighbor in the frame T of the center, and the length of d,
+// Coordinates in frames, and the two ends of a convolution in local frames. Its messages begin with a linear map of
+// what center n is given of its neighbor m: the offset d and the vectors v of the neighbor in the frame T of the
+// center, and the length of d,
 //   row = [Tᵀ [d, v_m], |d|],   out = row weight + own[m],
 // where `own` holds the projected scalars of the points. They end with means over the neighbors of d and of vectors,
 // weighted channel by channel. Rows are formed for some centers at a time, which stay in cache, and never stored.
@@ -13,12 +14,13 @@
 #include <torch/library.h>
 
 #include "block_input.h"
+#include "scalar_norm.h"
 
 using namespace vector_neurons;
 
 namespace {
 
-constexpr int64_t FRAME_CHUNK_ROWS = 512, MAX_CLOUD_PARTS = 16;
+constexpr int64_t FRAME_CHUNK_ELEMENTS = 1 << 16, MAX_CLOUD_PARTS = 16;
 
 struct Sizes {
   int64_t clouds, centers, k, points, channels, row;
@@ -38,7 +40,9 @@ struct Sizes {
       TORCH_CHECK_INDEX(m[i] >= 0 && m[i] < points, "neighbor ", m[i], " is not one of ", points, " points");
   }
 
-  int64_t centers_per_chunk() const { return std::clamp<int64_t>(FRAME_CHUNK_ROWS / std::max<int64_t>(k, 1), 1, centers); }
+  int64_t centers_per_chunk() const {
+    return std::clamp<int64_t>(FRAME_CHUNK_ELEMENTS / (row * std::max<int64_t>(k, 1)), 1, std::max<int64_t>(centers, 1));
+  }
 };
 
 // Writes the coordinates of one vector or of several, (3, count), in a frame: (3, count) with its own stride.
@@ -109,8 +113,9 @@ NOINLINE void add_own(const Sizes& s, const T* own, const int64_t* neighbors, in
   }
 }
 
+// With a norm (4, columns), the rows are also normalized and activated, as in scalar_norm.h; without gradient.
 Tensor frame_linear(const Tensor& offset, const Tensor& vectors, const Tensor& frame, const Tensor& weight,
-                    const Maybe& own, const Tensor& neighbors) {
+                    const Maybe& own, const Tensor& neighbors, const Maybe& norm, double slope) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const Sizes s(offset, vectors, neighbors);
   const int64_t columns = weight.size(1);
@@ -119,6 +124,8 @@ Tensor frame_linear(const Tensor& offset, const Tensor& vectors, const Tensor& f
               "frames (", frame.sizes(), ") and a weight (", weight.sizes(), ") do not fit rows of ", s.row);
   TORCH_CHECK(!own || (own->is_contiguous() && own->sizes() == at::IntArrayRef({s.clouds, s.points, columns})),
               "every point needs ", columns, " projected scalars");
+  TORCH_CHECK(!norm || (norm->is_contiguous() && norm->sizes() == at::IntArrayRef({4, columns})),
+              "rows need a norm (4, ", columns, ")");
   Tensor out = allocate({s.clouds, s.centers, s.k, columns}, offset.options());
   const Tensor all = out.view({-1, columns});
   const Matmul matmul(weight.t());
@@ -134,7 +141,9 @@ Tensor frame_linear(const Tensor& offset, const Tensor& vectors, const Tensor& f
         form_rows(s, offset.const_data_ptr<scalar_t>(), vectors.const_data_ptr<scalar_t>(),
                   frame.const_data_ptr<scalar_t>(), m, first, last, rows.data_ptr<scalar_t>());
         matmul(rows, to);
-        if (own) add_own(s, own->const_data_ptr<scalar_t>(), m, columns, first, last, to.data_ptr<scalar_t>());
+        scalar_t* mapped = to.data_ptr<scalar_t>();
+        if (own) add_own(s, own->const_data_ptr<scalar_t>(), m, columns, first, last, mapped);
+        if (norm) normalize(mapped, count, columns, Norm<scalar_t>(*norm, slope), mapped);
       }
     });
   });

@@ -107,7 +107,7 @@ void search_blocks(const Query<T>& query, const Tensor& x, int64_t begin, const 
         const double size = sizes.const_data_ptr<T>()[row], own = length[row];
         const T* at = query.rows + row * dim;
         const int64_t self = selves ? selves[row - begin] : row < n ? row : -1;
-        double error;  // of v, beyond the slack
+        double error = 0;  // of v, beyond the slack
         if (dim > DIFFERENCES_MAX_DIM) {
           distances_from_products(products.const_data_ptr<P>() + (row - start) * points, square, length, square[row],
                                   T(2 * rounding * own), n, v);
@@ -127,11 +127,18 @@ void search_blocks(const Query<T>& query, const Tensor& x, int64_t begin, const 
         };
         // At least k points, whose exact distances give the radius; then all points that may be within it.
         collect_within(guess);
-        if (guess < infinity) {
+        if (guess < infinity && dim <= DIFFERENCES_MAX_DIM) {
+          squares_within.clear();  // v is accurate here
+          for (const int64_t point : near_points) squares_within.push_back(std::max(v[point], T(0)));
+          const double radius = query.radius_of(squares_within, size), squared = radius * radius;
+          const T limit = std::min<double>(squared + (2 * dim + 8) * unit * squared, std::numeric_limits<T>::max());
+          if (limit <= guess)
+            near_points.keep_within(v, limit);  // none is farther than the guess
+          else
+            collect_within(limit);
+        } else if (guess < infinity) {
           const double radius = query.search_radius(at, self, size, near_points, squares_within);
-          const double squared = radius * radius;
-          if (dim <= DIFFERENCES_MAX_DIM) error = (2 * dim + 8) * unit * squared;
-          collect_within(T(std::min<double>(squared + error, std::numeric_limits<T>::max())));
+          collect_within(T(std::min<double>(radius * radius + error, std::numeric_limits<T>::max())));
         }
         query.select(at, self, size, near_points, candidates, out + (row - begin) * k);
       }

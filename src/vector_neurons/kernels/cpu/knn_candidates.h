@@ -79,15 +79,30 @@ struct IndexList {
     for (int64_t i = first; i < last; i += step, v += step) *next = i, next += *v <= limit;
     count = next - begin();
   }
+
+  // Keeps the indices whose value is within a limit, in their order.
+  template <typename T>
+  void keep_within(const T* v, T limit) {
+    int64_t* next = begin();
+    for (const int64_t i : *this) *next = i, next += v[i] <= limit;
+    count = next - begin();
+  }
 };
 
 // Accumulated in A.
 template <typename A, typename T>
-NOINLINE A squared_distance(const T* __restrict a, const T* __restrict b, int64_t dim) {
+NOINLINE A squared_distance_of_many(const T* __restrict a, const T* __restrict b, int64_t dim) {
   A sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t d = 0; d < dim; ++d) sum += (A(a[d]) - A(b[d])) * (A(a[d]) - A(b[d]));
   return sum;
+}
+
+template <typename A, typename T>
+A squared_distance(const T* a, const T* b, int64_t dim) {
+  if (dim != 3) return squared_distance_of_many<A>(a, b, dim);
+  const A x = A(a[0]) - A(b[0]), y = A(a[1]) - A(b[1]), z = A(a[2]) - A(b[2]);
+  return x * x + y * y + z * z;
 }
 
 // Breaks ties: the k nearest of sorted candidates, where distances closer than the tolerance are equal, and among equal
@@ -118,9 +133,9 @@ T infinite_if_nan(T value) {
   return value == value ? value : std::numeric_limits<T>::infinity();
 }
 
-// A query for the k nearest of the points (rows, dim) of a cloud, the first n of which exist: the others are padding, or
-// places to search from. A place is given by its coordinates `at`, and by the point `self` that it is, or -1. Points may be stored in another order than the canonical one; `canonical` then holds their canonical
-// indices.
+// A query for the k nearest of the points (rows, dim) of a cloud, the first n of which exist: the others are padding,
+// or places to search from. A place is given by its coordinates `at`, and by the point `self` that it is, or -1.
+// Points may be stored in another order than the canonical one; `canonical` then holds their canonical indices.
 template <typename T>
 struct Query {
   const T* rows;
@@ -134,11 +149,16 @@ struct Query {
   // Upper bound of the distance, computed in T, of all neighbors of a point including ties, from any list of at least
   // k others.
   double search_radius(const T* at, int64_t self, double size, IndexList& points, std::vector<T>& squares) const {
-    const double margin = 1 + 4 * (dim + 8) * double(std::numeric_limits<T>::epsilon());
     squares.clear();
     for (const int64_t point : points)
       if (include_self || point != self)
         squares.push_back(infinite_if_nan(squared_distance<T>(at, rows + point * dim, dim)));
+    return radius_of(squares, size);
+  }
+
+  // The same from the squared distances of the others.
+  double radius_of(std::vector<T>& squares, double size) const {
+    const double margin = 1 + 4 * (dim + 8) * double(std::numeric_limits<T>::epsilon());
     std::nth_element(squares.begin(), squares.begin() + k - 1, squares.end());
     const double farthest = std::sqrt(double(squares[k - 1])) * margin;
     return (farthest + ulps * (size + farthest)) * margin;

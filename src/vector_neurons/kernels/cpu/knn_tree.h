@@ -179,7 +179,8 @@ void search_tree(const Query<T>& original, const Tensor& x, const Subspace& subs
           for (int64_t i = 0; i < around; ++i)
             near_points.append_within(v.data() + i * LEAF_POINTS, guess, leaves.start[nearest_leaves[i]],
                                       leaves.start[nearest_leaves[i] + 1]);
-          const double radius = query.search_radius(query.rows + self * query.dim, self, size, near_points, squares_within);
+          const T* at = query.rows + self * query.dim;
+          const double radius = query.search_radius(at, self, size, near_points, squares_within);
           // Distances in the subspace are not larger than in the whole space, up to this error.
           const double error = std::sqrt(double(dims)) * (dim + 8) * unit * (own + longest);
           const double subspace_radius = radius + error;
@@ -191,7 +192,7 @@ void search_tree(const Query<T>& original, const Tensor& x, const Subspace& subs
             distances_to_leaf(position, leaves.coordinates.data() + leaf * dims * LEAF_POINTS, dims, v.data());
             near_points.append_within(v.data(), limit, leaves.start[leaf], leaves.start[leaf + 1]);
           }
-          query.remove_beyond(query.rows + self * query.dim, radius, near_points);
+          query.remove_beyond(at, radius, near_points);
         }
         query.select(query.rows + self * query.dim, self, size, near_points, candidates, out + canonical * k);
       }

@@ -5,7 +5,6 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -14,14 +13,14 @@
 #include <limits>
 #include <vector>
 
-#include "noinline.h"
-#include "page_pool.h"
+#include "matmul.h"
+#include "scalar_norm.h"
 
 using namespace vector_neurons;
 
 namespace {
 
-constexpr int64_t MAX_ROW_PARTS = 64, PART_ELEMENTS = 1 << 14;
+constexpr int64_t MAX_ROW_PARTS = 64, PART_ELEMENTS = 1 << 14, BLOCK_CHUNK_ELEMENTS = 1 << 17;
 
 // Divides rows into parts of whole groups; body(part, first row, last row). Returns the number of parts.
 struct Parts {
@@ -82,23 +81,6 @@ Tensor column_moments(const Tensor& x) {
   return out;
 }
 
-template <typename T>
-struct Norm {
-  const T *scale, *shift, *center;
-  T slope;
-};
-
-template <typename T>
-NOINLINE void normalize(const T* __restrict x, int64_t rows, int64_t channels, Norm<T> p, T* __restrict out) {
-  for (int64_t r = 0; r < rows; ++r, x += channels, out += channels) {
-#pragma omp simd
-    for (int64_t c = 0; c < channels; ++c) {
-      const T z = (x[c] - p.center[c]) * p.scale[c] + p.shift[c];
-      out[c] = z > 0 ? z : p.slope * z;
-    }
-  }
-}
-
 // The maximum over rows, and the first row that has it. A NaN becomes the maximum and stays it, as in torch.
 template <typename T>
 NOINLINE void max_of_rows(const T* __restrict x, int64_t rows, int64_t channels, T* __restrict max,
@@ -116,19 +98,22 @@ NOINLINE void max_of_rows(const T* __restrict x, int64_t rows, int64_t channels,
   }
 }
 
+void check_norm(const Tensor& norm, int64_t rows, int64_t channels, int64_t group) {
+  TORCH_CHECK(norm.is_contiguous() && norm.sizes() == at::IntArrayRef({4, channels}) &&
+                  (!group || rows % group == 0),
+              "scalars need a norm (4, ", channels, ") and whole groups of rows");
+}
+
 // norm (4, channels): scale, shift, center, inverse variance. With groups of rows also their maxima, otherwise empty.
 std::tuple<Tensor, Tensor, Tensor> scalar_norm(const Tensor& x, const Tensor& norm, int64_t group, double slope,
                                                int64_t) {
   TORCH_CHECK(x.dim() == 2 && x.is_contiguous(), "scalar_norm takes contiguous rows, got ", x.sizes());
   const int64_t rows = x.size(0), channels = x.size(1), pooled = group ? rows / group : 0;
-  TORCH_CHECK(norm.is_contiguous() && norm.sizes() == at::IntArrayRef({4, channels}) &&
-                  norm.scalar_type() == x.scalar_type() && (!group || rows % group == 0),
-              "scalar_norm needs a norm (4, ", channels, ") and whole groups of rows");
+  check_norm(norm, rows, channels, group);
   Tensor out = allocate(x.sizes(), x.options()), max = allocate({pooled, channels}, x.options()),
          argmax = allocate({pooled, channels}, x.options().dtype(at::kInt));
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "scalar_norm", [&] {
-    const scalar_t* n = norm.const_data_ptr<scalar_t>();
-    const Norm<scalar_t> p{n, n + channels, n + 2 * channels, scalar_t(slope)};
+    const Norm<scalar_t> p(norm, slope);
     const int64_t unit = std::max<int64_t>(group, 1);
     Parts(rows, channels, unit)([&](int64_t, int64_t first, int64_t last) {
       const scalar_t* from = x.const_data_ptr<scalar_t>();
@@ -142,6 +127,40 @@ std::tuple<Tensor, Tensor, Tensor> scalar_norm(const Tensor& x, const Tensor& no
     });
   });
   return {out, max, argmax};
+}
+
+// The same of x (rows, inputs) by weight (inputs, channels), without gradient: a chunk of products stays in cache.
+std::tuple<Tensor, Tensor> scalar_block(const Tensor& x, const Tensor& weight, const Tensor& norm, int64_t group,
+                                        double slope) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  TORCH_CHECK(x.dim() == 2 && x.is_contiguous() && weight.size(0) == x.size(1), "a weight (", weight.sizes(),
+              ") cannot map rows (", x.sizes(), ")");
+  const int64_t rows = x.size(0), channels = weight.size(1), unit = std::max<int64_t>(group, 1);
+  check_norm(norm, rows, channels, group);
+  Tensor out = allocate({rows, channels}, x.options()),
+         max = allocate({group ? rows / group : 0, channels}, x.options());
+  const Matmul matmul(weight.t());
+  // At least two chunks, as in block_input.h.
+  const int64_t most = std::min((rows + 1) / 2, BLOCK_CHUNK_ELEMENTS / std::max(channels, x.size(1)));
+  const int64_t chunk = std::max(most / unit, int64_t(1)) * unit;
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "scalar_block", [&] {
+    const Norm<scalar_t> p(norm, slope);
+    at::parallel_for(0, (rows + chunk - 1) / chunk, 1, [&](int64_t first, int64_t last) {
+      const at::NoGradGuard no_grad;
+      std::vector<int32_t> argmax(channels);
+      Tensor buffer;
+      for (int64_t start = first * chunk; start < std::min(rows, last * chunk); start += chunk) {
+        const int64_t count = std::min(chunk, rows - start);
+        const Tensor product = matmul.into(buffer, x.narrow(0, start, count));
+        scalar_t* to = out.data_ptr<scalar_t>() + start * channels;
+        normalize(product.const_data_ptr<scalar_t>(), count, channels, p, to);
+        for (int64_t r = 0; group && r < count; r += group)
+          max_of_rows(to + r * channels, group, channels, max.data_ptr<scalar_t>() + (start + r) / group * channels,
+                      argmax.data());
+      }
+    });
+  });
+  return {out, max};
 }
 
 // The gradient of z, before the leaky ReLU: of the output, and of the maximum where row r has it.
@@ -187,8 +206,7 @@ std::tuple<Tensor, Tensor> scalar_norm_backward(const Tensor& grad, const Tensor
   const Parts parts(rows, channels, std::max<int64_t>(group, 1));
   Tensor gx = allocate(x.sizes(), x.options()), gnorm = at::zeros(norm.sizes(), norm.options());
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "scalar_norm_backward", [&] {
-    const scalar_t *n = norm.const_data_ptr<scalar_t>(), *inverse_variance = n + 3 * channels;
-    const Norm<scalar_t> p{n, n + channels, n + 2 * channels, scalar_t(slope)};
+    const Norm<scalar_t> p(norm, slope);
     const scalar_t *xs = x.const_data_ptr<scalar_t>(), *gs = g.const_data_ptr<scalar_t>();
     const auto each = [&](int64_t first, int64_t last, const auto& body) {  // body(row, count, gmax, argmax)
       for (int64_t r = first; r < last; r += unit)
@@ -214,7 +232,7 @@ std::tuple<Tensor, Tensor> scalar_norm_backward(const Tensor& grad, const Tensor
     for (int64_t c = 0; c < channels; ++c) {
       gn[c] = sums[channels + c], gn[channels + c] = sums[c];
       gn[2 * channels + c] = batch ? 0 : -p.scale[c] * sums[c];
-      if (batch) constant[c] = sums[c] / batch, linear[c] = sums[channels + c] / batch * inverse_variance[c];
+      if (batch) constant[c] = sums[c] / batch, linear[c] = sums[channels + c] / batch * p.inverse_variance[c];
     }
     parts([&](int64_t, int64_t first, int64_t last) {
       each(first, last, [&](int64_t at, int64_t count, const scalar_t* gmax, const int32_t* where) {
@@ -231,6 +249,7 @@ std::tuple<Tensor, Tensor> scalar_norm_backward(const Tensor& grad, const Tensor
 
 TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) {
   m.impl("column_moments", &column_moments);
+  m.impl("scalar_block", &scalar_block);
   m.impl("scalar_norm", &scalar_norm);
   m.impl("scalar_norm_backward", &scalar_norm_backward);
 }
