@@ -96,6 +96,8 @@ class FrameNet(Classifier):
     ) -> None:
         super().__init__()
         kit_of(neurons)  # refuses unknown neurons
+        if neurons == "hybrid":
+            raise ValueError("FrameNet has scalars beside vectors already: choose vector or scalar")
         self.k, self.k_last, self.inputs, v = k, k_last, inputs_of(inputs), width // 4
         options: dict[str, Any] = {"orthonormal": orthonormal, "fixed": neurons == "scalar"}
         channels = (self.inputs.scalars, len(NESTED) + 1 + self.inputs.vectors)

@@ -115,10 +115,11 @@ class VNTransformer(Classifier):
         self.layers = nn.ModuleList(EncoderLayer(kit, channels, heads) for _ in range(depth))
         self.norm = kit.LayerNorm(channels)
         self.read = kit.Invariant(channels, frame=frame, mean=mean, norm="layer", negative_slope=NEGATIVE_SLOPE)
-        self.join = JoinScalars(self.read.out_channels, self.inputs, negative_slope=NEGATIVE_SLOPE, norm="layer")
+        scalar_layers: dict[str, Any] = {"negative_slope": NEGATIVE_SLOPE, "norm": "layer"}
+        self.join = JoinScalars(neurons, self.read.out_channels, self.inputs, **scalar_layers)
         self.weigh = nn.Linear(self.read.out_channels, 1) if pool == "attention" else None
         widths = [self.read.out_channels, hidden, classes]
-        self.head = Head(widths, dropout=[dropout], bias=[True, True], negative_slope=NEGATIVE_SLOPE, norm="layer")
+        self.head = Head(widths, dropout=[dropout], bias=[True, True], **scalar_layers)
 
     def encode_masked(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None

@@ -1,4 +1,4 @@
-"""Layers: `vector` and `scalar` hold the same names; `functional` one function per equation of the paper."""
+"""Layers: `vector`, `scalar` and `hybrid` hold the same names; `functional` one function per equation of the paper."""
 
 from types import ModuleType
 
@@ -6,6 +6,6 @@ from ..typing import Neurons
 from . import functional, hybrid, scalar, vector
 from ._range import RangeError
 
-KITS: dict[Neurons, ModuleType] = {"vector": vector, "scalar": scalar}
+KITS: dict[Neurons, ModuleType] = {"vector": vector, "scalar": scalar, "hybrid": hybrid}
 
 __all__ = ["KITS", "RangeError", "functional", "hybrid", "scalar", "vector"]
