@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..geometry.neighbors import edge_features, knn
 from ..typing import BlockOptions, Mask, Neighbors, Pool
+from ._masked import mask_like
 from ._range import MAX_CROSSABLE, MAX_SQUARABLE, in_float64, needs_float64
 from .edge_conv import EdgeConvBase
 from .features import Channels, Features
@@ -84,18 +85,20 @@ class EdgeConv(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention among the points of a cloud, on features of both kinds.
+    """Multi-head attention among the elements of a sample, or from them to those of a context, of both kinds.
 
     The score of a query and a key is the inner product of their scalars plus that of their vectors, which no rotation
-    changes; values of both kinds are averaged with the same weights.
+    changes, divided by the root of the number of floats per head. Values of both kinds have the same weights.
 
     Args:
         channels: scalars and vectors in and out, both divisible by `heads`.
         heads: attention heads.
+        context_channels: scalars and vectors of the context, by default those of x.
 
     Shape:
         - x, out: `(B, N, S)` and `(B, N, 3, C)`
-        - mask: `(B, N)`, True at points and False at padding, optional
+        - context: `(B, M, S_context)` and `(B, M, 3, C_context)`, optional; by default x itself
+        - mask: of the context, `(B, M)`, True at points and False at padding, optional
 
     Equivariant to O(3) and permutations: scalars are invariant, vectors rotate.
 
@@ -104,16 +107,23 @@ class Attention(nn.Module):
     Channels(scalars=8, vectors=4)
     """
 
-    def __init__(self, channels: tuple[int, int], heads: int) -> None:
+    def __init__(
+        self, channels: tuple[int, int], heads: int = 4, *, context_channels: tuple[int, int] | None = None
+    ) -> None:
         super().__init__()
-        for number in channels:
-            if number % heads:
-                raise ValueError(f"{number} channels do not divide among {heads} heads")
+        for number, kind in zip(channels, Channels._fields, strict=True):
+            if heads < 1 or number % heads:
+                raise ValueError(f"{number} {kind} do not divide among {heads} heads")
         self.channels, self.heads = channels, heads
-        self.query, self.key, self.value, self.out = (Linear(channels, channels) for _ in range(4))
+        self.context_channels = channels if context_channels is None else context_channels
+        self.query = Linear(channels, channels)
+        self.key, self.value = (Linear(self.context_channels, channels) for _ in range(2))
+        self.out = Linear(channels, channels)
 
-    def forward(self, x: Features, mask: Mask | None = None) -> Features:
+    def forward(self, x: Features, context: Features | None = None, mask: Mask | None = None) -> Features:
         check_features(self, x, self.channels, rank=3)
+        context = x if context is None else context
+        check_features(self, context, self.context_channels, rank=3)
 
         def split(y: Tensor) -> Tensor:  # (B, N, ..., C) → (B, heads, N, ..., C / heads)
             return torch.unflatten(y, -1, (self.heads, y.shape[-1] // self.heads)).movedim(-2, 1)
@@ -121,11 +131,16 @@ class Attention(nn.Module):
         def join(y: Tensor) -> Tensor:
             return y.movedim(1, -2).flatten(-2)
 
-        queries, keys, values = (layer(x).map(split) for layer in (self.query, self.key, self.value))
-        attn_mask = None if mask is None else mask[:, None, None]
-        mixed = nn.functional.scaled_dot_product_attention(
-            queries.flat(), keys.flat(), values.flat(), attn_mask=attn_mask
+        query, key, value = self.query(x).map(split), self.key(context), self.value(context)
+        attn_mask = None
+        if mask is not None:
+            # Padding may hold anything: a weight of 0 would not remove NaN.
+            key, value = (y.map(lambda z: z.where(mask_like(mask, z.ndim), 0)) for y in (key, value))
+            attn_mask = mask[:, None, None]
+        keys, values = key.map(split).flat(), value.map(split).flat()
+        mixed = nn.functional.scaled_dot_product_attention(query.flat(), keys, values, attn_mask=attn_mask)
+        scalars, vectors = mixed.tensor_split([query.scalars.shape[-1]], dim=-1)
+        result: Features = self.out(
+            Features(join(scalars), join(torch.unflatten(vectors, -1, (3, vectors.shape[-1] // 3))))
         )
-        scalars, vectors = mixed.tensor_split([values.scalars.shape[-1]], dim=-1)
-        result: Features = self.out(Features(join(scalars), join(vectors.reshape(values.vectors.shape))))
         return result
