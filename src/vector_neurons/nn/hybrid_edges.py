@@ -140,7 +140,6 @@ class Attention(nn.Module):
         keys, values = key.map(split).flat(), value.map(split).flat()
         mixed = nn.functional.scaled_dot_product_attention(query.flat(), keys, values, attn_mask=attn_mask)
         scalars, vectors = mixed.tensor_split([query.scalars.shape[-1]], dim=-1)
-        result: Features = self.out(
-            Features(join(scalars), join(torch.unflatten(vectors, -1, (3, vectors.shape[-1] // 3))))
-        )
+        vectors = torch.unflatten(vectors, -1, (3, vectors.shape[-1] // 3))
+        result: Features = self.out(Features(join(scalars), join(vectors)))
         return result

@@ -94,7 +94,7 @@ def _reconstruction_rules(config: RunConfig) -> Violations:
         (data.queries == 0, "reconstruction needs --queries to learn from"),
         (
             network.neurons == "hybrid",
-            "--neurons hybrid is for classification and segmentation: choose vector or scalar",
+            "--neurons hybrid has no occupancy network: choose vector or scalar",
         ),
         (recipe.shift > 0 or recipe.scale > 1, "--shift and --scale do nothing: every scan is put into the unit ball"),
         (
