@@ -81,8 +81,8 @@ def check_features(layer: nn.Module, x: Any, channels: tuple[int | None, int | N
     if not isinstance(x, Features):
         name = type(layer).__name__
         raise TypeError(f"{name} takes Features(scalars, vectors), got a {type(x).__name__}: see nn.hybrid.lift")
-    check_scalars(layer, x.scalars, channels[0], rank=rank)
     check_vectors(layer, x.vectors, channels[1], rank=rank + 1)
+    check_scalars(layer, x.scalars, channels[0], rank=rank)
     if x.scalars.shape[:-1] != x.vectors.shape[:-2]:
         shapes = f"scalars {tuple(x.scalars.shape)} and vectors {tuple(x.vectors.shape)}"
         raise ValueError(f"{type(layer).__name__} takes scalars and vectors of the same elements, got {shapes}")

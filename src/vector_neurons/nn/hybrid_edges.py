@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -124,6 +124,14 @@ class Attention(nn.Module):
         check_features(self, x, self.channels, rank=3)
         context = x if context is None else context
         check_features(self, context, self.context_channels, rank=3)
+        inputs = _QueriesAndKeys(*x, *context)
+        if needs_float64(x.vectors) or needs_float64(context.vectors):
+            return Features(*in_float64(self.mix, inputs, mask))
+        return self.mix(inputs, mask)
+
+    def mix(self, inputs: "_QueriesAndKeys", mask: Mask | None) -> Features:
+        """Project, attend, project."""
+        x, context = Features(*inputs[:2]), Features(*inputs[2:])
 
         def split(y: Tensor) -> Tensor:  # (B, N, ..., C) → (B, heads, N, ..., C / heads)
             return torch.unflatten(y, -1, (self.heads, y.shape[-1] // self.heads)).movedim(-2, 1)
@@ -140,6 +148,14 @@ class Attention(nn.Module):
         keys, values = key.map(split).flat(), value.map(split).flat()
         mixed = nn.functional.scaled_dot_product_attention(query.flat(), keys, values, attn_mask=attn_mask)
         scalars, vectors = mixed.tensor_split([query.scalars.shape[-1]], dim=-1)
-        vectors = torch.unflatten(vectors, -1, (3, vectors.shape[-1] // 3))
-        result: Features = self.out(Features(join(scalars), join(vectors)))
+        result: Features = self.out(Features(join(scalars), join(vectors.reshape(query.vectors.shape))))
         return result
+
+
+class _QueriesAndKeys(NamedTuple):
+    """Both kinds of the features that attend, and of those they attend to."""
+
+    scalars: Tensor
+    vectors: Tensor
+    context_scalars: Tensor
+    context_vectors: Tensor

@@ -36,12 +36,12 @@ def lift(*clouds: Points, scalars: Tensor | None = None) -> Features:
 class _EachKind(nn.Module):
     """A layer of the scalar kit for the scalars, and one of the vector kit for the vectors."""
 
-    def __init__(self, scalars: nn.Module, vectors: nn.Module) -> None:
+    def __init__(self, channels: tuple[int | None, int | None], scalars: nn.Module, vectors: nn.Module) -> None:
         super().__init__()
-        self.scalars, self.vectors = scalars, vectors
+        self.channels, self.scalars, self.vectors = channels, scalars, vectors
 
     def forward(self, x: Features) -> Features:
-        check_features(self, x, (None, None))
+        check_features(self, x, self.channels)
         return Features(self.scalars(x.scalars), self.vectors(x.vectors))
 
 
@@ -70,7 +70,8 @@ class LeakyReLU(_EachKind):
     ) -> None:
         scalars, vectors = channels
         options = {"negative_slope": negative_slope, "shared_direction": shared_direction, "eps": eps}
-        super().__init__(scalar.LeakyReLU(scalars, **options), vector_activation.LeakyReLU(vectors, **options))  # type: ignore[arg-type]
+        of_vectors = vector_activation.LeakyReLU(vectors, **options)  # type: ignore[arg-type]
+        super().__init__(channels, scalar.LeakyReLU(scalars, **options), of_vectors)  # type: ignore[arg-type]
 
 
 class Activation(_EachKind):
@@ -98,7 +99,7 @@ class Activation(_EachKind):
     ) -> None:
         scalars, vectors = channels
         of_vectors = vector_activation.Activation(vectors, h, signed=signed, shared_direction=shared_direction)
-        super().__init__(scalar.Activation(scalars, h), of_vectors)
+        super().__init__(channels, scalar.Activation(scalars, h), of_vectors)
 
 
 class Dropout(_EachKind):
@@ -117,14 +118,14 @@ class Dropout(_EachKind):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        super().__init__(scalar.Dropout(p), vector_linear.Dropout(p))
+        super().__init__((None, None), scalar.Dropout(p), vector_linear.Dropout(p))
 
 
 class _Norm(_EachKind):
     """A norm of scalars and its counterpart of vectors."""
 
     def forward(self, x: Features, mask: Mask | None = None) -> Features:
-        check_features(self, x, (None, None))
+        check_features(self, x, self.channels)
         return Features(self.scalars(x.scalars, mask), self.vectors(x.vectors, mask))
 
 
@@ -154,7 +155,7 @@ class BatchNorm(_Norm):
     ) -> None:
         scalars, vectors = channels
         of_vectors = vector_norm.BatchNorm(vectors, mode=mode, momentum=momentum, eps=eps)
-        super().__init__(scalar.BatchNorm(scalars, momentum=momentum), of_vectors)
+        super().__init__(channels, scalar.BatchNorm(scalars, momentum=momentum), of_vectors)
 
 
 class LayerNorm(_Norm):
@@ -174,7 +175,7 @@ class LayerNorm(_Norm):
 
     def __init__(self, channels: tuple[int, int], *, eps: float = 1e-5) -> None:
         scalars, vectors = channels
-        super().__init__(scalar.LayerNorm(scalars, eps=eps), vector_norm.LayerNorm(vectors, eps=eps))
+        super().__init__(channels, scalar.LayerNorm(scalars, eps=eps), vector_norm.LayerNorm(vectors, eps=eps))
 
 
 class InstanceNorm(_Norm):
@@ -195,7 +196,7 @@ class InstanceNorm(_Norm):
 
     def __init__(self, channels: tuple[int, int], *, eps: float = 1e-5) -> None:
         scalars, vectors = channels
-        super().__init__(scalar.InstanceNorm(scalars, eps=eps), vector_norm.InstanceNorm(vectors, eps=eps))
+        super().__init__(channels, scalar.InstanceNorm(scalars, eps=eps), vector_norm.InstanceNorm(vectors, eps=eps))
 
 
 class _NoNorm(_Norm):
@@ -203,7 +204,7 @@ class _NoNorm(_Norm):
 
     def __init__(self, channels: tuple[int, int]) -> None:
         scalars, vectors = channels
-        super().__init__(vector_norm.NoNorm(scalars), vector_norm.NoNorm(vectors))
+        super().__init__(channels, vector_norm.NoNorm(scalars), vector_norm.NoNorm(vectors))
 
 
 NORMS: dict[Norm, Callable[[tuple[int, int]], nn.Module]] = {
