@@ -36,10 +36,13 @@ def scalar_norm(layer, samples):
         bn = layer.bn
         return [[standardize(x, bn.running_mean.tolist(), bn.running_var.tolist(), bn) for x in s] for s in samples]
     if isinstance(layer, scalar.LayerNorm):
-        return [[standardize(x, *([m] * len(x) for m in moments(x)), layer) for x in s] for s in samples]
+        return [[standardize(x, [moments(x)[0]] * len(x), [moments(x)[1]] * len(x), layer) for x in s] for s in samples]
     if isinstance(layer, scalar.InstanceNorm):
-        over = [list(zip(*map(moments, zip(*s, strict=True)), strict=True)) for s in samples]
-        return [[standardize(x, *m, layer) for x in s] for s, m in zip(samples, over, strict=True)]
+        over = [[moments(channel) for channel in zip(*s, strict=True)] for s in samples]
+        return [
+            [standardize(x, [mean for mean, _ in m], [variance for _, variance in m], layer) for x in s]
+            for s, m in zip(samples, over, strict=True)
+        ]
     return samples
 
 
@@ -184,12 +187,12 @@ def test_invariant(project_mean):
             [[*y, *seen(frame, [*W, *mean] if project_mean else W)] for y, W, frame in zip(s, V, frames, strict=True)]
         )
     scalars, frame = layer(x, return_frame=True)
-    expected = torch.tensor(expected, dtype=torch.float64)
-    assert_same(scalars, expected)
+    together = torch.tensor(expected, dtype=torch.float64)
+    assert_same(scalars, together)
     assert scalars.shape[-1] == layer.out_channels
     largest, mean, same = layer(x, pool=True)
-    assert_same(largest, expected.amax(1))
-    assert_same(mean, expected.mean(1))
+    assert_same(largest, together.amax(1))
+    assert_same(mean, together.mean(1))
     assert torch.equal(frame, same)
     assert_same(layer.project(x, frame), torch.cat([x.scalars, vn.Invariant.project(x.vectors, frame)], dim=-1))
 
