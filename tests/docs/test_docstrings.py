@@ -15,6 +15,7 @@ MODULES = [
     "vector_neurons.geometry.sampling",
     "vector_neurons.models",
     "vector_neurons.nn.functional",
+    "vector_neurons.nn.hybrid",
     "vector_neurons.nn.scalar",
     "vector_neurons.testing",
 ]
