@@ -13,11 +13,11 @@ import vector_neurons as vn
 
 
 class Network(nn.Module):
-    """A small classifier, for either kind of neurons."""
+    """A small classifier, for each kind of neurons."""
 
     def __init__(self, classes: int, neurons: vn.typing.Neurons) -> None:
         super().__init__()
-        kit = vn.KITS[neurons]  # kit.width(96) is 96 scalar neurons, or a third as many vector neurons
+        kit = vn.KITS[neurons]  # kit.width(96) is 96 scalars, a third as many vectors, or 48 scalars and 16 vectors
         self.lift = kit.lift
         self.edge = kit.EdgeConv(kit.width(3), kit.width(96), k=16)
         self.body = nn.Sequential(kit.Block(kit.width(96), kit.width(192)), kit.Block(kit.width(192), kit.width(192)))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import vector_neurons as vn
+from vector_neurons.nn import functional, hybrid
 from vector_neurons.nn.hybrid import FeaturePropagation, Features
 
 CHANNELS = 4
@@ -137,6 +138,39 @@ class Propagation(nn.Module):
         return self.propagation(sources, features, targets, features, mask, mask).vectors
 
 
+class OnVectors(nn.Module):
+    """A layer of the hybrid kit as one of vectors: lengths are its scalars in, its scalars out scale its vectors."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, *more: Any, **options: Any) -> Tensor:
+        scalars = functional.norm(x.double()).tanh().to(x.dtype)
+        y = self.layer(hybrid.Features(scalars, x), *more, **options)
+        if isinstance(y, Tensor):
+            return y
+        weights = torch.linspace(-1, 2, y.scalars.shape[-1], dtype=x.dtype)
+        return y.vectors * (1.5 + (y.scalars @ weights).tanh())[..., None, None]
+
+
+def on_vectors(make: Callable[[int, int], nn.Module]) -> Make:
+    return lambda c, n: OnVectors(make(c, n))
+
+
+def hybrid_block(**options: Any) -> Make:
+    return on_vectors(lambda c, n: hybrid.Block((c, c), (c + 1, c + 2), **options))
+
+
+def hybrid_edge_conv(**options: Any) -> Make:
+    return on_vectors(lambda c, n: hybrid.EdgeConv((c, c), (c + 1, c + 2), min(K, n), **options))
+
+
+def hybrid_attention(c: int, n: int) -> nn.Module:
+    """After a norm, as in networks: the softmax of huge scores has no gradient in torch's attention."""
+    return nn.Sequential(hybrid.LayerNorm((c, c)), hybrid.Attention((c, c), heads=2 - c % 2))
+
+
 # Claims that come together.
 ELEMENTS: dict[str, Any] = {"ranks": (4, 5)}  # needs elements to pool or normalize over
 GRAPH: dict[str, Any] = {"ranks": (4,), "chooses": True}
@@ -150,6 +184,8 @@ NORMS: dict[str, dict[str, Any]] = {
     "instance": {"scale": 0.0, **ELEMENTS},
     "none": {},
 }
+
+HYBRID: dict[str, Any] = {"scale": None}
 
 LAYERS = [
     Layer("linear", lambda c, n: vn.Linear(c, c + 2)),
@@ -209,4 +245,23 @@ LAYERS = [
     Layer("residual-none", residual(out_channels=5, hidden=7, norm="none")),
     Layer("residual-gelu", residual(norm="none", activation="gelu", shared_direction=True), scale=None),
     Layer("attention", attention, ranks=(4,), scale=None),
+    *(Layer(f"hybrid-block-{norm}", hybrid_block(norm=norm), **{**claims, **HYBRID}) for norm, claims in NORMS.items()),
+    Layer("hybrid-block-tanh", hybrid_block(norm="none", activation=torch.tanh), **HYBRID),
+    Layer("hybrid-linear", on_vectors(lambda c, n: hybrid.Linear((c, c), (c + 1, c + 2))), **HYBRID),
+    Layer("hybrid-mlp", on_vectors(lambda c, n: hybrid.MLP([(c, c), (c, 3), (2, 2)])), **BATCH | HYBRID),
+    Layer("hybrid-affine-linear", on_vectors(lambda c, n: hybrid.AffineLinear((c, c), (c + 1, c + 2))), **HYBRID),
+    Layer("hybrid-residual", on_vectors(lambda c, n: hybrid.ResidualBlock((c, c), (c + 1, c + 2))), **BATCH | HYBRID),
+    Layer("hybrid-leaky-relu", on_vectors(lambda c, n: hybrid.LeakyReLU((c, c))), **HYBRID),
+    Layer("hybrid-activation", on_vectors(lambda c, n: hybrid.Activation((c, c), torch.tanh)), **HYBRID),
+    Layer("hybrid-batch-norm", on_vectors(lambda c, n: hybrid.BatchNorm((c, c))), **BATCH | HYBRID),
+    Layer("hybrid-layer-norm", on_vectors(lambda c, n: hybrid.LayerNorm((c, c))), **HYBRID),
+    Layer("hybrid-instance-norm", on_vectors(lambda c, n: hybrid.InstanceNorm((c, c))), **ELEMENTS, **HYBRID),
+    Layer("hybrid-mean-pool", on_vectors(lambda c, n: hybrid.MeanPool()), pools=True, **ELEMENTS, **HYBRID),
+    Layer("hybrid-max-pool", on_vectors(lambda c, n: hybrid.MaxPool((c, c))), pools=True, **ELEMENTS, **HYBRID),
+    Layer("hybrid-edge-conv", hybrid_edge_conv(pool="max"), **GRAPH, **BATCH | HYBRID),
+    Layer("hybrid-edge-conv-none", hybrid_edge_conv(norm="none"), **GRAPH, **HYBRID),
+    Layer("hybrid-edge-conv-cross", hybrid_edge_conv(norm="none", cross=True), **GRAPH, **CHIRAL | HYBRID),
+    Layer("hybrid-attention", on_vectors(hybrid_attention), ranks=(4,), **HYBRID),
+    Layer("hybrid-invariant", on_vectors(lambda c, n: hybrid.Invariant((c, c))), **SCALARS, **BATCH | HYBRID),
+    Layer("hybrid-dropout", on_vectors(lambda c, n: hybrid.Dropout(0.4)), random=True, **HYBRID),
 ]

@@ -25,7 +25,7 @@ Matrices = Float[Tensor, "*batch dim dim"]
 Mask = Bool[Tensor, "batch points"]  # True where a point exists; False where a shorter cloud was padded
 Neighbors = Int[Tensor, "batch points neighbors"]
 
-Neurons = Literal["vector", "scalar"]
+Neurons = Literal["vector", "scalar", "hybrid"]
 Rotations = Literal["I", "z", "SO3"]
 Norm = Literal["batch", "log-batch", "layer", "instance", "none"]
 DirectionSource = Literal["input", "output"]

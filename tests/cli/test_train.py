@@ -138,6 +138,8 @@ def test_a_preset_gives_defaults_that_flags_change(tmp_path, vn_command):
         (["classification", "--learning-rate=0.1"], "the flag for the learning rate is --lr"),
         (["classification", "--points", "4096"], "--stored-points"),
         (["classification", "--neurons", "scalar", "--frame", "linear"], "vector neurons"),
+        (["classification", "--neurons", "hybrid", "--model", "framenet"], "scalars beside vectors already: choose"),
+        (["reconstruction", "--neurons", "hybrid"], "--neurons hybrid has no occupancy network"),
         (["classification", "--device", "cuda:77"], "CUDA"),
         (["classification", "--device", "toaster"], "--device"),
         (["classification", "--out", "/proc/run", "--size", "42"], "cannot write to /proc/run"),

@@ -144,6 +144,11 @@ NETWORKS = {
     "transformer": lambda: VNTransformer(5, k=8, width=48, depth=1, hidden=16, dropout=0.0),
     "dgcnn-segmenter": lambda: DGCNNSegmenter(7, 3, k=8, widths=((12, 12), (12,)), embedding=48, dropout=0.0),
     "pointnet-segmenter": lambda: PointNetSegmenter(7, 3, k=8, widths=((12,), (24,)), embedding=48),
+    "dgcnn-hybrid": lambda: DGCNN(5, neurons="hybrid", k=8, widths=(12, 24), embedding=48, hidden=(16,), dropout=0.0),
+    "pointnet-hybrid-segmenter": lambda: PointNetSegmenter(
+        7, 3, neurons="hybrid", k=8, widths=((12,), (24,)), embedding=48
+    ),
+    "transformer-hybrid": lambda: VNTransformer(5, neurons="hybrid", k=8, width=48, depth=1, hidden=16, dropout=0.0),
 }
 
 

@@ -19,6 +19,7 @@ MODULES = [
     "vector_neurons.models",
     "vector_neurons.nn",
     "vector_neurons.nn.functional",
+    "vector_neurons.nn.hybrid",
     "vector_neurons.nn.scalar",
     "vector_neurons.testing",
 ]

@@ -49,6 +49,16 @@ def count(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
+def test_parameters_of_hybrid_networks():
+    rows = table("docs/networks.md", '| network | `neurons="hybrid"` | parameters |')
+    assert len(rows) == 5
+    for row in rows:
+        call, _, number = (cell.strip() for cell in row.strip("|").split("|"))
+        name, arguments = re.fullmatch(r"`(\w+)\((.*)\)`", call).groups()  # type: ignore[union-attr]
+        sizes = {key: int(value) for key, value in (word.split("=") for word in arguments.split(", "))}
+        assert f"{count(vn.models.MODELS[name](neurons='hybrid', **sizes)):,}" == number, name
+
+
 def test_parameters_of_networks():
     for row in table(
         "docs/networks.md", '| network | `neurons="vector"` | parameters | `neurons="scalar"` | parameters |'

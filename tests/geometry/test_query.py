@@ -124,8 +124,8 @@ def test_a_query_at_a_point_takes_it_and_at_several_takes_their_mean(dtype):
         for q, expected in ((0, {0: 1.0}), (1, {1: 0.5, 4: 0.5})):
             found = nearest(pose[:, q : q + 1], pose, 3)
             weights = interpolation_weights(pose[:, q : q + 1], pose, found)
-            weights = dict(zip(found[0, 0].tolist(), weights[0, 0].tolist(), strict=True))
-            assert all(abs(w - expected.get(m, 0.0)) < 1e-7 for m, w in weights.items())
+            pairs = zip(found[0, 0].tolist(), weights[0, 0].tolist(), strict=True)
+            assert all(abs(w - expected.get(m, 0.0)) < 1e-7 for m, w in pairs)
 
 
 @pytest.mark.parametrize("points", [torch.zeros(1, 5, 3), torch.ones(1, 5, 3), torch.ones(1, 5, 3) / 3, cloud(1, 1, 3)])

@@ -33,6 +33,8 @@ def models() -> dict[str, nn.Module]:
         "pointnet-scalar": vn.models.PointNet(5, neurons="scalar", **small),
         "segmenter": vn.models.PointNetSegmenter(5, 3, widths=((24,), (24,)), **small),
         "transformer": vn.models.VNTransformer(5, k=6, width=24, heads=2, depth=1, hidden=8),
+        "dgcnn-hybrid": vn.models.DGCNN(5, widths=(12, 12), neurons="hybrid", **small),
+        "pointnet-hybrid": vn.models.PointNet(5, neurons="hybrid", **small),
         "occupancy": vn.models.OccupancyNetwork(k=6, code=24, hidden=24, decoder_hidden=8),
         "occupancy-local": vn.models.OccupancyNetwork(
             encoder="dgcnn", k=6, code=24, hidden=24, decoder_hidden=8, local=3

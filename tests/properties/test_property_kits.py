@@ -1,6 +1,7 @@
-"""One network, two kits: vector and scalar neurons have the same names and the same constructors."""
+"""One network, three kits: vector, scalar and hybrid neurons have the same names and the same constructors."""
 
 import inspect
+from typing import get_args
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from torch import nn
 
 import vector_neurons as vn
 
-vector, scalar = vn.KITS["vector"], vn.KITS["scalar"]
+vector, scalar, hybrid = vn.KITS["vector"], vn.KITS["scalar"], vn.KITS["hybrid"]
+FREE = ("bias", "scalars")  # what vectors cannot have
 MODULES = [name for name in vector.__all__ if inspect.isclass(getattr(vector, name))]
 FUNCTIONS = [name for name in vector.__all__ if inspect.isfunction(getattr(vector, name))]
 
@@ -20,27 +22,32 @@ def parameters(thing: object) -> list[tuple[str, object, object]]:
 def test_same_names():
     assert vector.__all__ == scalar.__all__
     assert {*MODULES, *FUNCTIONS, "NORMS", "POOLS"} == set(vector.__all__)
+    assert set(vector.__all__) <= set(hybrid.__all__)
+    assert vn.KITS.keys() == set(get_args(vn.typing.Neurons))
+    assert all(hasattr(kit, "block_pool") for kit in vn.KITS.values())
 
 
+@pytest.mark.parametrize("kit", [scalar, hybrid], ids=["scalar", "hybrid"])
 @pytest.mark.parametrize("name", [*MODULES, *FUNCTIONS])
-def test_same_parameters(name):
-    """But for the bias, which vectors cannot have."""
-    theirs = [p for p in parameters(getattr(scalar, name)) if p[0] != "bias"]
+def test_same_parameters(name, kit):
+    """But for the bias and the scalars, which vectors cannot have."""
+    theirs = [p for p in parameters(getattr(kit, name)) if p[0] not in FREE]
     assert parameters(getattr(vector, name)) == theirs
 
 
+@pytest.mark.parametrize("kit", [scalar, hybrid], ids=["scalar", "hybrid"])
 @pytest.mark.parametrize("name", ["NORMS", "POOLS"])
-def test_same_choices(name):
-    assert list(getattr(vector, name)) == list(getattr(scalar, name))
+def test_same_choices(name, kit):
+    assert list(getattr(vector, name)) == list(getattr(kit, name))
 
 
 def test_every_layer_of_the_kit_is_in_the_package():
     assert {name for name in vector.__all__ if name not in ("NORMS", "POOLS")} <= set(vn.__all__)
 
 
-@pytest.mark.parametrize("neurons", ["vector", "scalar"])
+@pytest.mark.parametrize("neurons", list(vn.KITS))
 @pytest.mark.parametrize("norm", list(vector.NORMS))
-def test_a_network_written_once_runs_in_both(neurons, norm):
+def test_a_network_written_once_runs_in_all(neurons, norm):
     kit = vn.KITS[neurons]
 
     class Network(nn.Module):

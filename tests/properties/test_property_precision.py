@@ -87,9 +87,15 @@ def test_graphs_are_the_same_under_autocast(shape):
 
 @pytest.mark.parametrize("kit", vn.KITS)
 def test_means_in_half_precision_stay_in_range(kit):
-    shape = (1, 2048, 3, 2) if kit == "vector" else (1, 2048, 2)
-    x = torch.full(shape, 100.0, dtype=torch.float16)
-    assert torch.equal(vn.KITS[kit].MeanPool()(x), x[:, 0])
+    vectors = torch.full((1, 2048, 3, 2), 100.0, dtype=torch.float16)
+    scalars = vectors[:, :, 0]
+    if kit == "hybrid":
+        pooled = vn.nn.hybrid.MeanPool()(vn.nn.hybrid.Features(scalars, vectors))
+        assert torch.equal(pooled.scalars, scalars[:, 0])
+        assert torch.equal(pooled.vectors, vectors[:, 0])
+    else:
+        x = vectors if kit == "vector" else scalars
+        assert torch.equal(vn.KITS[kit].MeanPool()(x), x[:, 0])
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])

@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..nn import KITS, scalar
+from ..nn import KITS, hybrid, scalar
 from ..nn._masked import mask_like, masked_max, masked_mean
 from ..nn._range import MAX_CROSSABLE, RangeError, is_concrete, max_abs, out_of_range
+from ..nn.features import AnyChannels, Channels, Features
 from ..typing import BlockOptions, DirectionSource, Mask, Neurons, Norm, Pool
 
 
@@ -39,7 +40,7 @@ class LayerOptions:
     Args:
         norm: of every block: `"batch"`, `"log-batch"`, `"layer"`, `"instance"` or `"none"`.
         direction: of every non-linearity, from a block's `"input"` or `"output"` (the paper's detached form).
-        pool: over neighbors, `"mean"` or `"max"`; by default mean for vector neurons, max for scalar ones.
+        pool: over neighbors, `"mean"` or `"max"`; by default mean for vector neurons, max for scalar and hybrid ones.
         frame: how the invariant layer learns its frame, `"mlp"` or `"linear"`.
         mean: whether the frame also depends on the mean over the cloud.
         project_mean: whether the mean is projected onto the frame as well, as in the authors' code; by default if
@@ -75,7 +76,7 @@ class LayerOptions:
         """The pool over neighbors."""
         return self.pool or ("mean" if neurons == "vector" else "max")
 
-    def invariant(self, neurons: Neurons, channels: int, negative_slope: float) -> Any:
+    def invariant(self, neurons: Neurons, channels: AnyChannels, negative_slope: float) -> Any:
         """The invariant layer."""
         project_mean = self.mean if self.project_mean is None else self.project_mean
         return kit_of(neurons).Invariant(
@@ -92,10 +93,11 @@ class Encoding(NamedTuple):
     """Features of a cloud, as a classifier computes them before its head.
 
     `features` `(B, N, 3, C)` and `frame` `(B, N, 3, 3)` rotate with the cloud, `descriptor` `(B, D)` is invariant. In a
-    scalar network `features` are `(B, N, C)`, `frame` is None, and the descriptor depends on the pose.
+    scalar network `features` are `(B, N, C)`, `frame` is None, and the descriptor depends on the pose. In a hybrid
+    network `features` are of both kinds, `nn.hybrid.Features`.
     """
 
-    features: Tensor
+    features: Tensor | Features
     frame: Tensor | None
     descriptor: Tensor
 
@@ -260,13 +262,35 @@ def kit_of(neurons: Neurons) -> Any:
     return KITS[neurons]
 
 
-def lift_all(lift: Callable[..., Tensor], points: Tensor, vectors: Tensor | None, inputs: Inputs) -> Tensor:
-    """Lift the points and their further vectors `(B, N, 3, V)` to features."""
+def input_channels(neurons: Neurons, inputs: Inputs) -> Any:
+    """Channels of the features that `lift_all` makes."""
+    channels = kit_of(neurons).width(3) * (1 + inputs.vectors)
+    return channels + Channels(inputs.scalars, 0) if neurons == "hybrid" else channels
+
+
+def projected_channels(neurons: Neurons, channels: Any) -> int:
+    """Number of scalars that the invariant layer's `project` makes of features with these channels."""
+    if neurons == "hybrid":
+        return Channels(*channels).floats
+    return int(channels) * (3 if neurons == "vector" else 1)
+
+
+def lift_all(
+    lift: Callable[..., Any], points: Tensor, vectors: Tensor | None, inputs: Inputs, scalars: Tensor | None = None
+) -> Any:
+    """Lift the points and their further vectors `(B, N, 3, V)` to features.
+
+    Hybrid features start with the scalars of the points; other networks mix these in later, by `JoinScalars`.
+    """
     given = 0 if vectors is None else vectors.shape[-1]
     if given != inputs.vectors:
         hint = "; one vector per point is (B, N, 3, 1)" if vectors is not None and vectors.ndim == 3 else ""
         raise ValueError(f"the network was built for {inputs.vectors} further vectors per point, got {given}{hint}")
-    return lift(points, *(() if vectors is None else vectors.unbind(-1)))
+    clouds = (points, *(() if vectors is None else vectors.unbind(-1)))
+    if lift is not hybrid.lift:
+        return lift(*clouds)
+    check_scalar_inputs(scalars, inputs.scalars)
+    return lift(*clouds, scalars=scalars)
 
 
 def check_scalar_inputs(scalars: Tensor | None, expected: int) -> None:
@@ -277,25 +301,25 @@ def check_scalar_inputs(scalars: Tensor | None, expected: int) -> None:
 
 
 class JoinScalars(nn.Module):
-    """Mix scalars of the points into the invariants, whose number stays the same."""
+    """Mix scalars of the points into the invariants, whose number stays the same; hybrid features have them already."""
 
-    def __init__(self, channels: int, inputs: Inputs, *, negative_slope: float, norm: Norm) -> None:
+    def __init__(self, neurons: Neurons, channels: int, inputs: Inputs, *, negative_slope: float, norm: Norm) -> None:
         super().__init__()
-        self.scalars = inputs.scalars
-        if inputs.scalars:
+        self.scalars, self.block = inputs.scalars, None
+        if inputs.scalars and neurons != "hybrid":
             self.block = scalar.Block(channels + inputs.scalars, channels, negative_slope=negative_slope, norm=norm)
 
     def forward(self, x: Tensor, scalars: Tensor | None, mask: Mask | None) -> Tensor:
         check_scalar_inputs(scalars, self.scalars)
-        return x if scalars is None else self.block(torch.cat([x, scalars], dim=-1), mask)
+        return x if scalars is None or self.block is None else self.block(torch.cat([x, scalars], dim=-1), mask)
 
 
 def pool_invariants(
-    invariant: nn.Module, join: JoinScalars, x: Tensor, scalars: Tensor | None, mask: Mask | None
+    invariant: nn.Module, join: JoinScalars, x: Tensor | Features, scalars: Tensor | None, mask: Mask | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Maximum and mean over the points of the invariants of x, with scalars mixed in, and the frames."""
     check_scalar_inputs(scalars, join.scalars)
-    if scalars is None:  # projection and pool in one kernel
+    if join.block is None:  # projection and pool in one kernel
         return invariant(x, mask, pool=True)
     invariants, frame = invariant(x, mask, return_frame=True)
     invariants = join(invariants, scalars, mask)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..geometry.neighbors import knn
 from ..nn import scalar
 from ..nn._factored import ConcatGlobal
+from ..nn.features import cat
 from ..nn.head import Head
 from ..typing import Mask, Neurons
 from .base import (
@@ -18,10 +19,12 @@ from .base import (
     JoinScalars,
     LayerOptions,
     Segmenter,
+    input_channels,
     inputs_of,
     kit_of,
     lift_all,
     pool_invariants,
+    projected_channels,
 )
 from .pointnet import TransformNet
 
@@ -48,7 +51,7 @@ class Trunk(nn.Module):
             raise ValueError(f'unknown graph {graph!r}: choose "feature" or "coordinates"')
         kit, options = kit_of(neurons), layers.block(NEGATIVE_SLOPE)
         self.lift, self.inputs, self.graph, self.k = kit.lift, inputs, graph, k
-        channels, levels = kit.width(3) * (1 + inputs.vectors), []
+        channels, levels = input_channels(neurons, inputs), []
         convolutions = []
         for width in widths:
             out = [kit.width(w) for w in ([width] if isinstance(width, int) else width)]
@@ -59,14 +62,16 @@ class Trunk(nn.Module):
         self.level_channels = sum(levels)
         self.embed = kit.Block(self.level_channels, kit.width(embedding), shared_direction=True, **options)
 
-    def forward(self, points: Tensor, vectors: Tensor | None, mask: Mask | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
+    ) -> tuple[Any, Any]:
         """Compute the concatenated levels and the embedding."""
         neighbors = knn(points, self.k, mask=mask) if self.graph == "coordinates" else None
-        x, levels = lift_all(self.lift, points, vectors, self.inputs), []
+        x, levels = lift_all(self.lift, points, vectors, self.inputs, scalars), []
         for convolution in self.convolutions:
             x = convolution(x, neighbors, mask)
             levels.append(x)
-        concatenated = torch.cat(levels, dim=-1)
+        concatenated = cat(levels)
         return concatenated, self.embed(concatenated, mask)
 
 
@@ -92,9 +97,10 @@ class DGCNN(Classifier):
 
     Args:
         classes: number of logits.
-        neurons: `"vector"` is VN-DGCNN, `"scalar"` the classical network.
+        neurons: `"vector"` is VN-DGCNN, `"scalar"` the classical network, `"hybrid"` has scalars beside vectors.
         k: neighbors per point.
-        widths: channels of the edge convolutions, counted in scalars; vector neurons take a third.
+        widths: channels of the edge convolutions, counted in scalars; vector neurons take a third, hybrid ones both
+            kinds (`nn.hybrid.width`).
         embedding: channels before the pool over points, counted in scalars.
         hidden: widths of the head.
         dropout: of the head.
@@ -108,7 +114,7 @@ class DGCNN(Classifier):
         - lengths: `(B,)`, the number of points of each cloud, where clouds are padded to N
         - out: `(B, classes)`
 
-    Vector neurons: invariant to O(3) and permutations.
+    Vector and hybrid neurons: invariant to O(3) and permutations.
 
     >>> vn.models.DGCNN(10, k=4, widths=(6, 6), embedding=12)(torch.randn(2, 16, 3)).shape
     torch.Size([2, 10])
@@ -132,16 +138,16 @@ class DGCNN(Classifier):
         inputs, layers = inputs_of(inputs), LayerOptions.of(layers)
         self.encoder = Encoder(neurons, widths, embedding, k=k, graph=graph, inputs=inputs, layers=layers)
         scalar_layers: dict[str, Any] = {"negative_slope": NEGATIVE_SLOPE, "norm": layers.head_norm}
-        self.join = JoinScalars(self.encoder.out_channels, inputs, **scalar_layers)
+        self.join = JoinScalars(neurons, self.encoder.out_channels, inputs, **scalar_layers)
         # The classical network has no bias before its first norm; the vector network's code has.
-        bias = [neurons == "vector", *[True] * len(hidden)]
+        bias = [neurons != "scalar", *[True] * len(hidden)]
         widths = [2 * self.encoder.out_channels, *hidden, classes]
         self.head = Head(widths, dropout=[dropout] * len(hidden), bias=bias, **scalar_layers)
 
     def encode_masked(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Encoding:
-        _, features = self.encoder(points, vectors, mask)
+        _, features = self.encoder(points, vectors, scalars, mask)
         largest, mean, frame = pool_invariants(self.encoder.read, self.join, features, scalars, mask)
         return Encoding(features, frame, torch.cat([largest, mean], dim=-1))
 
@@ -162,7 +168,7 @@ class DGCNNSegmenter(Segmenter):
         - vectors, scalars, lengths: as in `DGCNN`
         - out: `(B, N, parts)`
 
-    Vector neurons: invariant to O(3), equivariant to permutations.
+    Vector and hybrid neurons: invariant to O(3), equivariant to permutations.
 
     >>> network = vn.models.DGCNNSegmenter(50, 16, k=4, widths=((6, 6), (6,)), embedding=12)
     >>> network(torch.randn(2, 16, 3), torch.tensor([0, 5])).shape
@@ -189,10 +195,10 @@ class DGCNNSegmenter(Segmenter):
         self.categories = categories
         self.encoder = Encoder(neurons, widths, embedding, k=k, graph=graph, inputs=inputs, layers=layers)
         scalar_layers: dict[str, Any] = {"negative_slope": NEGATIVE_SLOPE, "norm": layers.head_norm}
-        self.join = JoinScalars(self.encoder.out_channels, inputs, **scalar_layers)
+        self.join = JoinScalars(neurons, self.encoder.out_channels, inputs, **scalar_layers)
         self.turn = TransformNet(3, edge=k) if neurons == "scalar" else None
         self.category = scalar.Block(categories, 64, bias=False, **scalar_layers)
-        local = self.encoder.level_channels * (3 if neurons == "vector" else 1)
+        local = projected_channels(neurons, self.encoder.level_channels)
         head_widths = [self.encoder.out_channels + 64 + local + inputs.scalars, *hidden, parts]
         rates, bias = [*[dropout] * (len(hidden) - 1), 0.0], [False] * (len(hidden) + 1)
         self.head = Head(head_widths, dropout=rates, bias=bias, **scalar_layers)
@@ -202,7 +208,7 @@ class DGCNNSegmenter(Segmenter):
     ) -> Tensor:
         if self.turn is not None:
             points = self.turn(points, mask)
-        levels, embedded = self.encoder(points, vectors, mask)
+        levels, embedded = self.encoder(points, vectors, scalars, mask)
         overall, _, frame = pool_invariants(self.encoder.read, self.join, embedded, scalars, mask)
         kind = self.category(nn.functional.one_hot(category, self.categories).to(overall.dtype))
         own = [self.encoder.read.project(levels, frame), *([] if scalars is None else [scalars])]

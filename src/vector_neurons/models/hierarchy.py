@@ -77,6 +77,8 @@ class Hierarchy(nn.Module):
     ) -> dict[str, Any]:
         """Build the levels, and return the options of further layers; modules keep their names in both networks."""
         kit_of(neurons)  # refuses unknown neurons
+        if neurons == "hybrid":
+            raise ValueError(f"{type(self).__name__} has scalars beside vectors already: choose vector or scalar")
         self.k, self.k_last, self.inputs, v = k, k_last, inputs_of(inputs), width // 4
         options: dict[str, Any] = {"orthonormal": orthonormal, "fixed": neurons == "scalar"}
         self.stem_channels = (self.inputs.scalars, len(NESTED) + 1 + self.inputs.vectors)

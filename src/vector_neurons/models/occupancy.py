@@ -83,7 +83,7 @@ class DGCNNFeatures(Trunk):
         super().__init__(neurons, DGCNN_WIDTHS, embedding, k=k, graph="feature", inputs=Inputs(), layers=layers)
 
     def forward(self, points: Tensor, mask: Mask | None) -> Tensor:  # type: ignore[override]
-        return super().forward(points, None, mask)[1]
+        return super().forward(points, None, None, mask)[1]
 
 
 class PlainQueries(nn.Module):
@@ -278,6 +278,8 @@ class OccupancyNetwork(Model):
     ) -> None:
         super().__init__()
         kit, vectors = kit_of(neurons), neurons == "vector"
+        if neurons == "hybrid":
+            raise ValueError('OccupancyNetwork has vector or scalar neurons: choose neurons="vector" or "scalar"')
         decoder = decoder or ("invariant" if vectors else "plain")
         if encoder not in ("pointnet", "dgcnn") or decoder not in ("invariant", "plain"):
             raise ValueError(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..geometry.neighbors import knn
 from ..nn._factored import ConcatGlobal
 from ..nn._masked import masked_max
+from ..nn.features import AnyChannels, cat, cat_overall
 from ..nn.head import Head
 from ..typing import Mask, Neurons, Pool
 from .base import (
@@ -19,10 +20,12 @@ from .base import (
     JoinScalars,
     LayerOptions,
     Segmenter,
+    input_channels,
     inputs_of,
     kit_of,
     lift_all,
     pool_invariants,
+    projected_channels,
 )
 
 NEGATIVE_SLOPE = 0.0  # PointNet's non-linearity is ReLU
@@ -32,13 +35,13 @@ class TransformNet(nn.Module):
     """PointNet's T-Net: transforms the features of each point by a function of the whole cloud.
 
     The scalar one predicts a matrix and multiplies each feature by it; the vector one predicts vectors, which rotate
-    with the cloud, and concatenates them to each feature. With `edge=k` it starts with two layers on the edges of a
-    graph, as in DGCNN.
+    with the cloud, and concatenates them to each feature; the hybrid one does so with both kinds. With `edge=k` it
+    starts with two layers on the edges of a graph, as in DGCNN.
     """
 
     def __init__(
         self,
-        channels: int,
+        channels: AnyChannels,
         *,
         neurons: Neurons = "scalar",
         edge: int | None = None,
@@ -55,16 +58,16 @@ class TransformNet(nn.Module):
             widths = [kit.width(128), kit.width(1024)]
         self.every = nn.ModuleList(kit.Block(a, b, **options) for a, b in pairwise(widths))
         self.pool, self.block_pool = kit.POOLS[pool](widths[-1]), kit.block_pool
-        self.fixed = channels if neurons == "scalar" else None
-        out = channels if self.fixed is None else channels**2
+        self.fixed = channels if isinstance(channels, int) and neurons == "scalar" else None
+        out = channels if self.fixed is None else self.fixed**2
         if options.get("norm") == "instance":
             options["norm"] = "none"  # a whole cloud has no elements left to normalize over
         self.overall = kit.MLP([widths[-1], kit.width(512), kit.width(256), out], **options)
-        self.out_channels = channels if self.fixed is not None else 2 * channels
+        self.out_channels: Any = channels if self.fixed is not None else 2 * channels
         if edge is not None:
             nn.init.zeros_(self.overall[-1].weight)  # DGCNN's starts as the identity
 
-    def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
+    def forward(self, x: Any, mask: Mask | None = None) -> Any:
         """Transform features `(B, N, ...)`."""
         y = x if self.edges is None else self.edges(x, None, mask)
         *first, last = self.every
@@ -72,7 +75,7 @@ class TransformNet(nn.Module):
             y = block(y, mask)
         predicted = self.overall(self.block_pool(last, self.pool, y, mask))
         if self.fixed is None:
-            return torch.cat([x, predicted.unsqueeze(1).expand_as(x)], dim=-1)
+            return cat_overall(x, predicted)
         identity = torch.eye(self.fixed, dtype=x.dtype, device=x.device)
         return x @ (predicted.view(-1, self.fixed, self.fixed) + identity)
 
@@ -80,8 +83,8 @@ class TransformNet(nn.Module):
 class Encoder(nn.Module):
     """Point-wise blocks around a T-Net, an embedding, and its invariant layer.
 
-    The vector network starts with an edge convolution: a lifted cloud has one vector per point, of which linear maps
-    only make multiples, so nothing could tell a point from its direction. The scalar one starts with the classical
+    Vector and hybrid networks start with an edge convolution: a lifted cloud has one vector per point, of which linear
+    maps only make multiples, so nothing could tell a point from its direction. The scalar one starts with the classical
     input transform.
     """
 
@@ -96,12 +99,12 @@ class Encoder(nn.Module):
         layers: LayerOptions,
     ) -> None:
         super().__init__()
-        kit, vector, options = kit_of(neurons), neurons == "vector", layers.block(NEGATIVE_SLOPE)
+        kit, vector, options = kit_of(neurons), neurons != "scalar", layers.block(NEGATIVE_SLOPE)
         self.lift, self.inputs, self.k = kit.lift, inputs, k
         pool, (before, after) = layers.pool_of(neurons), widths
         # The classical network keeps its biases beside the norms.
         block: dict[str, Any] = {**options} if vector else {**options, "bias": True}
-        channels = kit.width(3) * (1 + inputs.vectors)
+        channels = input_channels(neurons, inputs)
         self.turn = None if vector else TransformNet(3, neurons=neurons, pool=pool, **block)
         self.stem = kit.EdgeConv(channels, kit.width(64), k=k, cross=True, pool=pool, **options) if vector else None
         chain = [kit.width(64) if vector else channels, *map(kit.width, before)]
@@ -112,18 +115,20 @@ class Encoder(nn.Module):
         out = kit.width(embedding)
         self.embed = kit.Linear(chain[-1], out)
         self.norm = kit.NORMS[layers.norm](out)
-        if vector and layers.norm in ("batch", "log-batch"):
+        if neurons == "vector" and layers.norm in ("batch", "log-batch"):
             self.norm.eps = layers.eps
         self.level_channels = sum(map(kit.width, [*before, *after]))
         self.read = layers.invariant(neurons, out, NEGATIVE_SLOPE)
         self.out_channels: int = self.read.out_channels
 
-    def forward(self, points: Tensor, vectors: Tensor | None, mask: Mask | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
+    ) -> tuple[Any, Any]:
         """Compute the concatenated levels and the embedding."""
         levels = []
         if self.turn is not None:
             points = self.turn(points, mask)
-        x = lift_all(self.lift, points, vectors, self.inputs)
+        x = lift_all(self.lift, points, vectors, self.inputs, scalars)
         if self.stem is not None:
             x = self.stem(x, knn(points, self.k, mask=mask), mask)
         for block in self.before:
@@ -133,7 +138,7 @@ class Encoder(nn.Module):
         for block in self.after:
             x = block(x, mask)
             levels.append(x)
-        return torch.cat(levels, dim=-1), self.norm(self.embed(x), mask)
+        return cat(levels), self.norm(self.embed(x), mask)
 
 
 class PointNet(Classifier):
@@ -141,10 +146,11 @@ class PointNet(Classifier):
 
     Args:
         classes: number of logits.
-        neurons: `"vector"` is VN-PointNet, `"scalar"` the classical network with its two T-Nets.
-        k: neighbors per point in the edge convolution with which the vector network starts.
+        neurons: `"vector"` is VN-PointNet, `"scalar"` the classical network with its two T-Nets, `"hybrid"` has scalars
+            beside vectors.
+        k: neighbors per point in the edge convolution with which vector and hybrid networks start.
         widths: channels of the blocks before and after the feature transform, counted in scalars; vector neurons take
-            a third.
+            a third, hybrid ones both kinds (`nn.hybrid.width`).
         embedding: channels before the pool over points, counted in scalars.
         hidden: widths of the head.
         dropout: of the head.
@@ -157,7 +163,7 @@ class PointNet(Classifier):
         - lengths: `(B,)`, the number of points of each cloud, where clouds are padded to N
         - out: `(B, classes)`
 
-    Vector neurons: invariant to SO(3) (its edges use cross products, so not to reflections) and permutations.
+    Vector and hybrid neurons: invariant to SO(3) (edges use cross products, so not to reflections) and permutations.
 
     >>> vn.models.PointNet(10, k=4, widths=((6,), (12,)), embedding=24)(torch.randn(2, 16, 3)).shape
     torch.Size([2, 10])
@@ -180,7 +186,7 @@ class PointNet(Classifier):
         inputs, layers = inputs_of(inputs), LayerOptions.of(layers)
         self.encoder = Encoder(neurons, widths, embedding, k=k, inputs=inputs, layers=layers)
         scalar_layers: dict[str, Any] = {"negative_slope": NEGATIVE_SLOPE, "norm": layers.head_norm}
-        self.join = JoinScalars(self.encoder.out_channels, inputs, **scalar_layers)
+        self.join = JoinScalars(neurons, self.encoder.out_channels, inputs, **scalar_layers)
         rates = [*[0.0] * (len(hidden) - 1), dropout]
         head_widths = [self.encoder.out_channels, *hidden, classes]
         self.head = Head(head_widths, dropout=rates, bias=[True] * (len(hidden) + 1), **scalar_layers)
@@ -188,7 +194,7 @@ class PointNet(Classifier):
     def encode_masked(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Encoding:
-        _, features = self.encoder(points, vectors, mask)
+        _, features = self.encoder(points, vectors, scalars, mask)
         largest, _, frame = pool_invariants(self.encoder.read, self.join, features, scalars, mask)
         return Encoding(features, frame, largest)
 
@@ -207,7 +213,7 @@ class PointNetSegmenter(Segmenter):
         - vectors, scalars, lengths: as in `PointNet`
         - out: `(B, N, parts)`
 
-    Vector neurons: invariant to SO(3), equivariant to permutations.
+    Vector and hybrid neurons: invariant to SO(3), equivariant to permutations.
 
     >>> network = vn.models.PointNetSegmenter(50, 16, k=4, widths=((6,), (12,)), embedding=24)
     >>> network(torch.randn(2, 16, 3), torch.tensor([0, 5])).shape
@@ -233,8 +239,8 @@ class PointNetSegmenter(Segmenter):
         self.categories = categories
         self.encoder = Encoder(neurons, widths, embedding, k=k, inputs=inputs, layers=layers)
         scalar_layers: dict[str, Any] = {"negative_slope": NEGATIVE_SLOPE, "norm": layers.head_norm}
-        self.join = JoinScalars(self.encoder.out_channels, inputs, **scalar_layers)
-        local = self.encoder.level_channels * (3 if neurons == "vector" else 1)
+        self.join = JoinScalars(neurons, self.encoder.out_channels, inputs, **scalar_layers)
+        local = projected_channels(neurons, self.encoder.level_channels)
         head_widths = [2 * self.encoder.out_channels + categories + local, *hidden, parts]
         rates, bias = [dropout] * len(hidden), [True] * (len(hidden) + 1)
         self.head = Head(head_widths, dropout=rates, bias=bias, **scalar_layers)
@@ -242,7 +248,7 @@ class PointNetSegmenter(Segmenter):
     def segment_masked(
         self, points: Tensor, category: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Tensor:
-        levels, embedded = self.encoder(points, vectors, mask)
+        levels, embedded = self.encoder(points, vectors, scalars, mask)
         invariants, frame = self.encoder.read(embedded, mask, return_frame=True)
         invariants = self.join(invariants, scalars, mask)
         overall = masked_max(invariants, mask)

@@ -10,7 +10,7 @@ from ..geometry.neighbors import knn
 from ..nn._masked import masked_max, masked_mean
 from ..nn.head import Head
 from ..typing import Mask, Neurons
-from .base import Classifier, Encoding, Inputs, JoinScalars, inputs_of, kit_of, lift_all
+from .base import Classifier, Encoding, Inputs, JoinScalars, input_channels, inputs_of, kit_of, lift_all
 
 NEGATIVE_SLOPE = 0.2
 
@@ -18,13 +18,13 @@ NEGATIVE_SLOPE = 0.2
 class EncoderLayer(nn.Module):
     """Attention, then a two-layer MLP at every point; both residual, both after a layer norm."""
 
-    def __init__(self, kit: Any, channels: int, heads: int) -> None:
+    def __init__(self, kit: Any, channels: Any, heads: int) -> None:
         super().__init__()
         self.norms = nn.ModuleList([kit.LayerNorm(channels), kit.LayerNorm(channels)])
         self.attention = kit.Attention(channels, heads)
         self.network = kit.MLP([channels, 2 * channels, channels], norm="none", negative_slope=NEGATIVE_SLOPE)
 
-    def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
+    def forward(self, x: Any, mask: Mask | None = None) -> Any:
         """Refine the features of all points."""
         x = x + self.attention(self.norms[0](x, mask), mask=mask)
         return x + self.network(self.norms[1](x, mask), mask)
@@ -38,9 +38,10 @@ class VNTransformer(Classifier):
 
     Args:
         classes: number of logits.
-        neurons: `"vector"`, or `"scalar"` for an ordinary point transformer of the same shape.
+        neurons: `"vector"`, `"scalar"` for an ordinary point transformer of the same shape, or `"hybrid"` with scalars
+            beside vectors.
         k: neighbors per point in the edge convolution.
-        width: channels, counted in scalars: a multiple of 3 (for vectors) times `heads`.
+        width: channels, counted in scalars: a multiple of 3 (for vectors; hybrid: 6) times `heads`.
         heads: attention heads.
         depth: encoder layers.
         hidden: width of the head.
@@ -56,7 +57,7 @@ class VNTransformer(Classifier):
         - lengths: `(B,)`, the number of points of each cloud, where clouds are padded to N
         - out: `(B, classes)`
 
-    Vector neurons: invariant to O(3) and permutations.
+    Vector and hybrid neurons: invariant to O(3) and permutations.
 
     >>> vn.models.VNTransformer(10, k=4, width=12, heads=2, depth=1)(torch.randn(2, 16, 3)).shape
     torch.Size([2, 10])
@@ -85,19 +86,20 @@ class VNTransformer(Classifier):
         kit = kit_of(neurons)
         self.lift = kit.lift
         channels = kit.width(width)
-        self.stem = kit.EdgeConv(kit.width(3) * (1 + self.inputs.vectors), channels, k=k, negative_slope=NEGATIVE_SLOPE)
+        self.stem = kit.EdgeConv(input_channels(neurons, self.inputs), channels, k=k, negative_slope=NEGATIVE_SLOPE)
         self.layers = nn.ModuleList(EncoderLayer(kit, channels, heads) for _ in range(depth))
         self.norm = kit.LayerNorm(channels)
         self.read = kit.Invariant(channels, frame=frame, mean=mean, norm="layer", negative_slope=NEGATIVE_SLOPE)
-        self.join = JoinScalars(self.read.out_channels, self.inputs, negative_slope=NEGATIVE_SLOPE, norm="layer")
+        scalar_layers: dict[str, Any] = {"negative_slope": NEGATIVE_SLOPE, "norm": "layer"}
+        self.join = JoinScalars(neurons, self.read.out_channels, self.inputs, **scalar_layers)
         self.weigh = nn.Linear(self.read.out_channels, 1) if pool == "attention" else None
         widths = [self.read.out_channels, hidden, classes]
-        self.head = Head(widths, dropout=[dropout], bias=[True, True], negative_slope=NEGATIVE_SLOPE, norm="layer")
+        self.head = Head(widths, dropout=[dropout], bias=[True, True], **scalar_layers)
 
     def encode_masked(
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> Encoding:
-        x = lift_all(self.lift, points, vectors, self.inputs)
+        x = lift_all(self.lift, points, vectors, self.inputs, scalars)
         x = self.stem(x, knn(points, self.k, mask=mask), mask)
         for layer in self.layers:
             x = layer(x, mask)

@@ -1,4 +1,4 @@
-"""Layers: `vector` and `scalar` hold the same names; `functional` one function per equation of the paper."""
+"""Layers: `vector`, `scalar` and `hybrid` hold the same names; `functional` one function per equation of the paper."""
 
 from types import ModuleType
 
@@ -7,6 +7,6 @@ from . import functional, hybrid, scalar, vector
 from ._range import RangeError
 from .pose import PoseHead
 
-KITS: dict[Neurons, ModuleType] = {"vector": vector, "scalar": scalar}
+KITS: dict[Neurons, ModuleType] = {"vector": vector, "scalar": scalar, "hybrid": hybrid}
 
 __all__ = ["KITS", "PoseHead", "RangeError", "functional", "hybrid", "scalar", "vector"]

@@ -14,6 +14,7 @@ from ._checks import check_vectors, hooked
 from ._factored import ConcatMean, EdgeInput
 from ._range import in_float64, needs_float64
 from .activation import scalar_function
+from .features import AnyChannels, Features
 from .linear import Linear
 from .norm import NORMS, BatchNorm, NoNorm
 
@@ -119,13 +120,13 @@ class MLPBase(nn.Sequential):
     linear: ClassVar[type[nn.Module]]
     block: ClassVar[type[nn.Module]]
 
-    def __init__(self, widths: Sequence[int], **options: Unpack[BlockOptions]) -> None:
+    def __init__(self, widths: Sequence[AnyChannels], **options: Unpack[BlockOptions]) -> None:
         if len(widths) < 2:
             raise ValueError(f"an MLP needs at least an input and an output width, got {list(widths)}")
         blocks = [self.block(a, b, **options) for a, b in pairwise(widths[:-1])]
         super().__init__(*blocks, self.linear(*widths[-2:]))
 
-    def forward(self, x: Tensor | ConcatMean, mask: Mask | None = None) -> Tensor:
+    def forward(self, x: Tensor | ConcatMean | Features, mask: Mask | None = None) -> Tensor | Features:
         *blocks, linear = self
         for block in blocks:
             x = block(x, mask)

@@ -119,5 +119,5 @@ class FrameConv(nn.Module):
 
 def rms_length(offset: Float[Tensor, "batch points k 3"], mask: Mask | None) -> Float[Tensor, "batch 1 1 1"]:
     """RMS length of all offsets of a cloud, 1 where they vanish."""
-    mean = offset.shape[-1] * masked_mean(offset.square(), [1, 2, 3], mask)  # one sum: that over few coordinates is slow
+    mean = 3 * masked_mean(offset.square(), [1, 2, 3], mask)  # one sum: over three coordinates alone it would be slow
     return mean.where(mean > 0, 1).sqrt()

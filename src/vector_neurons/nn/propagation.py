@@ -8,7 +8,7 @@ from ..geometry.query import interpolation_weights, nearest
 from ..typing import Mask, Norm
 from ._checks import check_scalars, check_vectors
 from .features import Features
-from .hybrid import HybridBlock
+from .hybrid_block import HybridBlock
 
 
 def interpolate(

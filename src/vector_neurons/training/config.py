@@ -90,13 +90,13 @@ class NetworkConfig:
     model: str = "dgcnn"
     """architecture: dgcnn, pointnet; to classify also transformer, framenet; or your own class as my_file.py:MyNet"""
     neurons: Neurons = "vector"
-    """vector: rotation-equivariant vector neurons; scalar: the classical network"""
+    """vector: rotation-equivariant vector neurons; scalar: the classical network; hybrid: scalars beside vectors"""
     k: PointCount | None = None
     """number of nearest neighbors in the graph"""
     direction: DirectionSource = "input"
     """source of the direction of a non-linearity: input of the block, or output (the paper's detached form)"""
     pooling: Pool | None = None
-    """how features of neighbors are aggregated; by default mean for vector neurons, max for scalar ones"""
+    """how features of neighbors are aggregated; by default mean for vector neurons, max for others"""
     frame: Literal["mlp", "linear"] = "mlp"
     """layers that produce the frame of the invariant layer"""
     mean: bool = True

@@ -97,7 +97,8 @@ class TableRow:
 
 def name_of(network: NetworkConfig) -> str:
     """A short name of a network, for folders of runs."""
-    kind = f"vn-{network.model}" if network.neurons == "vector" else network.model
+    prefix = {"vector": "vn-", "scalar": "", "hybrid": "hybrid-"}[network.neurons]
+    kind = prefix + network.model
     detached = "-detached" if network.direction == "output" else ""
     pooling = "-max" if network.pooling == "max" else ""
     frame = "-linear" if network.frame == "linear" else ""

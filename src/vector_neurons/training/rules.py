@@ -92,6 +92,10 @@ def _reconstruction_rules(config: RunConfig) -> Violations:
             f"--data {data.data} has no occupancy to learn from: choose shapes or occupancy",
         ),
         (data.queries == 0, "reconstruction needs --queries to learn from"),
+        (
+            network.neurons == "hybrid",
+            "--neurons hybrid has no occupancy network: choose vector or scalar",
+        ),
         (recipe.shift > 0 or recipe.scale > 1, "--shift and --scale do nothing: every scan is put into the unit ball"),
         (
             (network.neurons, network.decoder) == ("vector", "plain"),
@@ -112,6 +116,10 @@ def _network_rules(config: RunConfig) -> Violations:
     lists = {"widths": network.widths, "hidden": network.hidden}
     return [
         (network.neurons == "scalar" and not plain, "--direction, --frame and --no-mean are about vector neurons"),
+        (
+            (network.model, network.neurons) == ("framenet", "hybrid"),
+            "--model framenet has scalars beside vectors already: choose --neurons vector or scalar",
+        ),
         (network.model == "pointnet" and network.widths is not None, "--widths are those of a DGCNN"),
         *(
             (
