@@ -96,6 +96,9 @@ def settle(module: nn.Module) -> None:
             nn.init.uniform_(part.weight, 0.5, 1.5)
         elif isinstance(part, vn.ResidualBlock):
             part.linear_out.reset_parameters()  # from 0
+        elif isinstance(part, hybrid.ResidualBlock):
+            part.linear_out.vectors.reset_parameters()
+            nn.init.uniform_(part.linear_out.scalars.weight, -0.5, 0.5)
 
 
 Make = Callable[[int, int], nn.Module]

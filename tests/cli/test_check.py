@@ -384,10 +384,16 @@ def test_every_network_has_a_row_for_its_invariant_layer_on_both_backends(vn_com
     assert out.splitlines()[0].split()[-1] == "eager"
 
 
+def small_dgcnn():
+    return vn.models.DGCNN(5, k=6, widths=(12, 12), embedding=24, hidden=(8,))
+
+
 @needs_native
 @pytest.mark.parametrize("name", NOT_EQUIVARIANT)
 def test_a_wrong_native_kernel_is_caught(vn_command, tmp_path, name):
-    vn.save(vn.models.DGCNN(5, k=6, widths=(12, 12), embedding=24, hidden=(8,)), tmp_path)
+    frames = name.startswith("f") and name != "frame_pool"
+    network = vn.models.FrameNet(5, k=6, k_last=3, width=16, hidden=8) if frames else small_dgcnn()
+    vn.save(network, tmp_path)
     if name == "project":  # of a Linear, on its own
         (tmp_path / "own.py").write_text("import vector_neurons as vn\ndef make(): return vn.Linear(4, 8)\n")
     target = (
@@ -402,7 +408,7 @@ def test_a_wrong_native_kernel_is_caught(vn_command, tmp_path, name):
 
 @needs_native
 def test_a_wrong_native_kernel_that_is_equivariant_is_caught(vn_command, tmp_path):
-    vn.save(vn.models.DGCNN(5, k=6, widths=(12, 12), embedding=24, hidden=(8,)), tmp_path)
+    vn.save(small_dgcnn(), tmp_path)
     with kernels.using("native"), mutated("norm_leaky_relu", lambda out, *_: 1.01 * out):
         code, out, _ = vn_command("check", tmp_path)
     assert code == 1

@@ -87,7 +87,7 @@ def test_residual_block_of_scalars():
     assert_same(layer(x), x @ layer.shortcut.weight.mT + y)
 
 
-@pytest.mark.parametrize("kit", vn.KITS)
+@pytest.mark.parametrize("kit", ["vector", "scalar"])
 @pytest.mark.parametrize("activation", [None, "gelu"])
 def test_a_new_residual_block_is_its_shortcut(kit, activation):
     x = draw(2, 6, 3, 4) if kit == "vector" else draw(2, 6, 4)

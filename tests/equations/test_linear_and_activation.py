@@ -165,7 +165,7 @@ def test_named_activation_of_scalars(name):
     assert_same(block(x), expected)
 
 
-@pytest.mark.parametrize("kit", vn.KITS)
+@pytest.mark.parametrize("kit", ["vector", "scalar"])
 @pytest.mark.parametrize("wrong", ["swish", None])
 @pytest.mark.usefixtures("unchecked")
 def test_unknown_activations_are_named(kit, wrong):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import vector_neurons as vn
 from vector_neurons.testing import equivariance_error, relative_error
 
-KITS = list(vn.KITS)
+KITS = ["vector", "scalar"]
 every_kit = pytest.mark.parametrize("kit", KITS)
 seeds = st.integers(0, 2**16)
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 import vector_neurons as vn
 from vector_neurons.testing import relative_error
 
-every_kit = pytest.mark.parametrize("kit", vn.KITS)
+every_kit = pytest.mark.parametrize("kit", ["vector", "scalar"])
 
 
 def block(kit: str, *widths: int, **options: object) -> nn.Module:

@@ -31,6 +31,14 @@ def test_every_preset_can_work(task):
     assert ("fast-vn-dgcnn-detached-SO3" in found) == (task == "classification")
 
 
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+def test_framenet_has_a_fast_recipe_and_none_of_the_paper(task):
+    found = presets(task)
+    config = found["fast-vn-framenet-SO3"]
+    assert (config.network.model, config.recipe.epochs, config.recipe.early_points) == ("framenet", 40, None)
+    assert "paper-vn-framenet-SO3" not in found
+
+
 def test_the_recipes_of_the_paper():
     dgcnn, pointnet = (presets("classification")[f"paper-{name}-z"] for name in ("vn-dgcnn", "vn-pointnet"))
     recipe = dgcnn.recipe

@@ -337,7 +337,10 @@ def test_the_transformer_learns_a_folder_of_files(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"task": "segmentation"}, "--model transformer is not available for segmentation: choose dgcnn, pointnet, or"),
+        (
+            {"task": "segmentation"},
+            "--model transformer is not available for segmentation: choose dgcnn, pointnet, framenet, or",
+        ),
         ({"hidden": (16, 16)}, "--hidden takes one width with --model transformer, got 2"),
         ({"widths": (12,)}, "VNTransformer does not take --widths"),
         ({"pooling": "max", "direction": "output"}, "VNTransformer does not take --direction, --pooling"),

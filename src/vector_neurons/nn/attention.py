@@ -38,11 +38,16 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask | N
     if mask is not None:
         # Padding may hold anything: a weight of 0 would not remove NaN.
         key, value = (x.where(mask_like(mask, x.ndim), 0) for x in (key, value))
-        # Some backends give NaN for a softmax over no keys: where none exists, all attend to these zeros.
-        attn_mask = (mask | ~mask.any(1, keepdim=True))[:, None, None]
+        attn_mask = keys_to_attend(mask)
     q, k, v = split(query), split(key), split(value)
     mixed = nn.functional.scaled_dot_product_attention(q.flatten(3), k.flatten(3), v.flatten(3), attn_mask=attn_mask)
     return mixed.view(q.shape).movedim(1, -2).flatten(-2)
+
+
+def keys_to_attend(mask: Mask) -> Bool[Tensor, "batch 1 1 keys"]:
+    """The mask of the keys for torch's attention; where no key exists all count, which must then be zeros."""
+    # Some backends give NaN for a softmax over no keys.
+    return (mask | ~mask.any(1, keepdim=True))[:, None, None]
 
 
 class AttentionBase(nn.Module, ABC):

@@ -11,6 +11,7 @@ from ..geometry.neighbors import edge_features, knn
 from ..typing import BlockOptions, Mask, Neighbors, Pool
 from ._masked import mask_like
 from ._range import MAX_CROSSABLE, MAX_SQUARABLE, in_float64, needs_float64
+from .attention import keys_to_attend
 from .edge_conv import EdgeConvBase
 from .features import Channels, Features
 from .hybrid_block import Block, Linear, check_features
@@ -144,7 +145,7 @@ class Attention(nn.Module):
         if mask is not None:
             # Padding may hold anything: a weight of 0 would not remove NaN.
             key, value = (y.map(lambda z: z.where(mask_like(mask, z.ndim), 0)) for y in (key, value))
-            attn_mask = mask[:, None, None]
+            attn_mask = keys_to_attend(mask)
         keys, values = key.map(split).flat(), value.map(split).flat()
         mixed = nn.functional.scaled_dot_product_attention(query.flat(), keys, values, attn_mask=attn_mask)
         scalars, vectors = mixed.tensor_split([query.scalars.shape[-1]], dim=-1)
