@@ -176,6 +176,11 @@ def turned(tested: list[Tested]) -> tuple[Tested, int] | None:
     return (worst, int(confidence.argmax())) if suited.any() else None
 
 
+def article(name: str) -> str:
+    """A class with its indefinite article."""
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
 def add_example(
     page: Page, tested: list[Tested], network: Tested, index: int, data: Dataset, config: RunConfig
 ) -> None:
@@ -183,19 +188,21 @@ def add_example(
     truth, given = int(data.labels[index]), int(network.answers("SO3")[index])
     names, chances = data.classes, network.probabilities["SO3"][index]
     page.text(
-        f"The shape is a {names[truth]} (number {index} of the test set). In its random pose {network.name} takes it "
-        f"for a {names[given]}, with probability {chances[given]:.0%}; the true class gets {chances[truth]:.0%}."
+        f"The shape is {article(names[truth])} (number {index} of the test set). In its random pose {network.name} "
+        f"takes it for {article(names[given])}, with probability {chances[given]:.1%}; the true class gets "
+        f"{chances[truth]:.1%}. Upright, {sum(bool(each.right('z')[index]) for each in tested)} of the {len(tested)} "
+        "networks name it correctly."
     )
     clouds = [dense(data, config, index, kind) for kind in POSES]
-    titles = [f"the {names[truth]}, {words}" for words in POSES.values()]
+    titles = [f"{names[truth]},\n{words}" for words in POSES.values()]
     typical = (network.probabilities["z"][:, given] * (data.labels == given)).argmax()
     clouds.append(dense(data, config, int(typical), "z"))
-    titles.append(f"a {names[given]}, for comparison")
+    titles.append(f"{names[given]},\nfor comparison")
     page.figure(
         gallery(clouds, None, titles, columns=3),
-        f"three clouds: {'; '.join(titles)}",
-        f"Left and middle: the shape itself. Right: of the test shapes that are a {names[given]}, the one to which "
-        f"{network.name} gives this class with the highest probability when upright.",
+        f"three clouds: {'; '.join(titles)}".replace("\n", " "),
+        f"Left and middle: the shape itself. Right: of the test shapes of class {names[given]}, the one to which "
+        f"{network.name} gives this class with the highest probability upright.",
     )
     rows = []
     for each in tested:
@@ -204,7 +211,7 @@ def add_example(
             p, answer = each.probabilities[kind][index], int(each.answers(kind)[index])
             cells += [f"{names[answer]} {'✓' if answer == truth else '✗'} {p[answer]:.1%}", f"{p[truth]:.1%}"]
         rows.append(cells)
-    head = [f"{word} {pose}" for pose in POSES.values() for word in ("answer", f"{names[truth]}")]
+    head = [f"{pose}: {word}" for pose in POSES.values() for word in ("answer", "true class")]
     page.table(
         ["network", *head],
         rows,
@@ -214,11 +221,9 @@ def add_example(
     sentences = []
     for each in tested:
         upright, rotated = (names[int(each.answers(kind)[index])] for kind in POSES)
-        shift = (each.probabilities["z"][index] - each.probabilities["SO3"][index]).abs().max().item()
-        same = f"gives the same answer, {upright}," if upright == rotated else f"changes from {upright} to {rotated}"
-        sentences.append(
-            f"{each.name} {same} when the shape is rotated; no probability changes by more than {shift:.1e}."
-        )
+        shift = 100 * (each.probabilities["z"][index] - each.probabilities["SO3"][index]).abs().max().item()
+        same = f"answers {upright} in both poses" if upright == rotated else f"changes from {upright} to {rotated}"
+        sentences.append(f"{each.name} {same}; its probabilities differ by at most {shift:.2g} percentage points.")
     matrix = network.matrix("SO3")
     many, hits, swapped = matrix[truth].sum(), matrix[truth, truth], matrix[truth, given]
     back, other = matrix[given, truth], matrix[given].sum()

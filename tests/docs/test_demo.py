@@ -146,13 +146,24 @@ def test_the_discussion_states_the_numbers(demo, three):
     demo.add_example(page, three, three[0], 1, data, config)
     said = str(page)
     assert "The shape is a cup (number 1 of the test set)." in said
-    assert "DGCNN takes it for a vase, with probability 60%; the true class gets 10%." in said
-    assert (
-        "DGCNN changes from cup to vase when the shape is rotated; no probability changes by more than 7.0e-01" in said
-    )
-    assert "FrameNet gives the same answer, cup, when the shape is rotated" in said
+    assert "DGCNN takes it for a vase, with probability 60.0%; the true class gets 10.0%." in said
+    assert "Upright, 3 of the 3 networks name it correctly." in said
+    assert "DGCNN changes from cup to vase; its probabilities differ by at most 70 percentage points" in said
+    assert "FrameNet answers cup in both poses; its probabilities differ by at most 0 percentage points" in said
     assert "names 0 of the 1 test shapes of class cup correctly and takes 1 for class vase" in said
     assert "<td>vase ✗ 60.0%</td><td>10.0%</td>" in said
+
+
+def test_classes_have_their_articles(demo):
+    assert [demo.article(name) for name in ("mug", "axe")] == ["a mug", "an axe"]
+
+
+def test_a_missed_promise_is_noticed():
+    good = {"DGCNN": ["95", "18", "1"], "VN-DGCNN": ["84", "84", "1e-7"], "FrameNet": ["93", "93", "1e-7"]}
+    check_promise(good)
+    for row in (["92.9", "92.9", "1e-7"], ["93", "92.6", "1e-7"], ["93", "93", "1e-3"]):
+        with pytest.raises(AssertionError):
+            check_promise({**good, "FrameNet": row})
 
 
 def test_the_docs_show_one_table_and_it_keeps_the_promise():
