@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 help:
-	@echo "make demo   set up, then train DGCNN and VN-DGCNN upright and test them in any pose: demo/report.html"
+	@echo "make demo   set up, then train DGCNN, VN-DGCNN and FrameNet upright, test in any pose: demo/report.html"
 	@echo "make test   set up, then lint, type check and run the whole test suite"
 	@echo "make docs   set up, then build the documentation into site/ and run all of its code: open site/index.html"
 	@echo "make slow   the tests marked slow"

@@ -6,7 +6,18 @@ from layers import LAYERS
 from torch import nn
 
 import vector_neurons as vn
-from vector_neurons.models import DGCNN, DGCNNSegmenter, LayerOptions, PointNet, PointNetSegmenter, VNTransformer
+from vector_neurons.models import (
+    DGCNN,
+    Canonicalize,
+    DGCNNSegmenter,
+    FrameNet,
+    FrameNetSegmenter,
+    LayerOptions,
+    PointNet,
+    PointNetSegmenter,
+    PoseEncoder,
+    VNTransformer,
+)
 
 
 class Tiny(nn.Module):
@@ -149,6 +160,8 @@ NETWORKS = {
         7, 3, neurons="hybrid", k=8, widths=((12,), (24,)), embedding=48
     ),
     "transformer-hybrid": lambda: VNTransformer(5, neurons="hybrid", k=8, width=48, depth=1, hidden=16, dropout=0.0),
+    "framenet": lambda: FrameNet(5, k=8, k_last=3, width=16, hidden=16, dropout=0.0),
+    "framenet-segmenter": lambda: FrameNetSegmenter(7, 3, k=8, k_last=3, width=16, hidden=(16, 16), dropout=0.0),
 }
 
 
@@ -192,3 +205,10 @@ def test_every_network_exports_with_free_sizes(name):
     other = torch.randn(3, 29, 3, dtype=torch.float64)
     for y, kinds in ((x, more), (other, tuple(torch.tensor([1, 0, 2]) for _ in more))):
         torch.testing.assert_close(exported(y, *kinds), network(y, *kinds))
+
+
+def test_a_canonical_pose_compiles_in_one_graph():
+    network = Canonicalize(nn.Sequential(nn.Flatten(), nn.Linear(60, 5)), PoseEncoder(8, k=4)).double()
+    x = torch.randn(3, 20, 3, dtype=torch.float64)
+    compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), network(x))

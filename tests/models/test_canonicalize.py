@@ -339,9 +339,3 @@ def test_poses_are_regressed_to_a_few_degrees(method):
     other = rotations.draw("SO3", 12)
     found = network(rotations.rotate(shapes, other)) @ network(rotations.rotate(shapes, R)).mT
     assert rotations.geodesic_distance(found, other @ R.mT).rad2deg().max() < 0.1
-
-
-def test_it_compiles_in_one_graph():
-    wrapped, x = Canonicalize(plain(), PoseEncoder(8, k=4)).double(), clouds(torch.float64, points=20)
-    compiled = torch.compile(wrapped, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(x), wrapped(x))

@@ -339,7 +339,7 @@ def test_the_transformer_learns_a_folder_of_files(tmp_path):
     [
         (
             {"task": "segmentation"},
-            "--model transformer is not available for segmentation: choose dgcnn, pointnet, framenet, or",
+            "--model transformer is not available for segmentation: choose dgcnn, pointnet, frame",
         ),
         ({"hidden": (16, 16)}, "--hidden takes one width with --model transformer, got 2"),
         ({"widths": (12,)}, "VNTransformer does not take --widths"),

@@ -166,7 +166,7 @@ def _farthest_points_vmap(
 
 # An opaque operator, as in `neighbors`: its loop stays out of compiled and exported graphs.
 if not hasattr(torch.ops.vector_neurons, "farthest_points"):
-    torch.library.define("vector_neurons::farthest_points", "(Tensor x, int n, Tensor? mask) -> Tensor")
+    torch.library.define("vector_neurons::farthest_points", "(Tensor x, SymInt n, Tensor? mask) -> Tensor")
     torch.library.impl("vector_neurons::farthest_points", "default", _farthest_points)
     torch.library.register_fake("vector_neurons::farthest_points", _shape_of_farthest_points)
     torch.library.register_vmap("vector_neurons::farthest_points", _farthest_points_vmap)

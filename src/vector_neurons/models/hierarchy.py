@@ -114,9 +114,10 @@ class Hierarchy(nn.Module):
         stages.append(Stage(points, x, masks[0]))
         # The sample begins with a sample of fewer points, so the first centers are those of the next level.
         first = torch.arange(eighth, device=points.device).expand(points.shape[0], -1)
+        # Where there are fewer points than neighbors, a center is its own neighbor several times.
         x = two(points, x, ball_query(points, math.inf, self.k, first, masks[0]), masks[1])
         points = points[:, :eighth]
-        x = three(points, x, knn(points, self.k_last, mask=masks[1]), masks[1])
+        x = three(points, x, ball_query(points, math.inf, self.k_last, first, masks[1]), masks[1])
         stages.append(Stage(points, x, masks[1]))
         frame = self.frame(masked_mean(x.vectors, [1], masks[1]))
         h = self.embed(self.seen(points, x, frame), masks[1])
@@ -153,7 +154,7 @@ class FrameNet(Classifier, Hierarchy):
     Args:
         classes: number of logits.
         neurons: `"vector"`, or `"scalar"` for the same network with the axes of space in place of learned frames.
-        k: neighbors per center in the first two levels.
+        k: neighbors per center in the first two levels; a cloud has at least so many points.
         k_last: neighbors per center in the third level, which has an eighth of the points.
         width: scalars of the first level; vectors are a quarter of it, and both grow with the level.
         hidden: width of the head.

@@ -88,7 +88,7 @@ class NetworkConfig:
     """The network; None takes the default of its constructor, which is the paper's."""
 
     model: str = "dgcnn"
-    """architecture: dgcnn, pointnet; but for reconstruction framenet; to classify also transformer; or your own class as
+    """architecture: dgcnn, pointnet; framenet, but for reconstruction; transformer to classify; or your own class as
     my_file.py:MyNet"""
     neurons: Neurons = "vector"
     """vector: rotation-equivariant vector neurons; scalar: the classical network; hybrid: scalars beside vectors"""

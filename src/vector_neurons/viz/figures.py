@@ -91,14 +91,19 @@ def gallery(
 
 
 def confusion(
-    matrices: Sequence[Int[Tensor, "classes classes"]], titles: Sequence[str], names: Sequence[str]
+    matrices: Sequence[Int[Tensor, "classes classes"]],
+    titles: Sequence[str],
+    names: Sequence[str],
+    *,
+    columns: int | None = None,
 ) -> "Figure":
-    """Plot confusion matrices side by side; every row is normalized to fractions of its true class.
+    """Plot confusion matrices with a color scale; every row is normalized to fractions of its true class.
 
     Args:
         matrices: counts, with true classes as rows and predicted ones as columns.
         titles: of the matrices.
         names: of the classes.
+        columns: matrices side by side; by default all.
 
     Shape:
         - matrices: each `(classes, classes)`
@@ -107,17 +112,22 @@ def confusion(
     >>> figure.axes[0].get_title()
     'VN-DGCNN'
     """
-    figure = _new_figure(5.2 * len(matrices), 5.0)
+    columns = min(columns or len(matrices), len(matrices))
+    rows = math.ceil(len(matrices) / columns)
+    figure = _new_figure(5.2 * columns + 0.8, 5.0 * rows)
+    panels = []
     for i, (matrix, title) in enumerate(zip(matrices, titles, strict=True)):
-        axes = figure.add_subplot(1, len(matrices), i + 1)
+        axes = figure.add_subplot(rows, columns, i + 1)
         fractions = matrix / matrix.sum(1, keepdim=True).clamp(min=1)
-        axes.imshow(fractions.numpy(), cmap="Blues", vmin=0, vmax=1)
+        image = axes.imshow(fractions.numpy(), cmap="Blues", vmin=0, vmax=1)
         axes.set_title(title)
-        axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
-        axes.set_yticks(range(len(names)), names if i == 0 else [""] * len(names), fontsize=7)
+        axes.set_xticks(range(len(names)), names, rotation=90, fontsize=8)
+        axes.set_yticks(range(len(names)), names if i % columns == 0 else [""] * len(names), fontsize=8)
         axes.set_xlabel("predicted class")
-        if i == 0:
-            axes.set_ylabel("true class")
+        axes.set_ylabel("true class" if i % columns == 0 else "")
+        panels.append(axes)
+    scale = figure.colorbar(image, ax=panels, shrink=0.8 / rows, pad=0.02, format="{x:.0%}")
+    scale.set_label("share of the clouds of the true class")
     return figure
 
 

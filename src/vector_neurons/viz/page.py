@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: pictures are embedded."""
+"""Self-contained HTML pages: pictures are embedded, and colors follow the light or dark setting of the reader."""
 
 import base64
 import html
@@ -9,9 +9,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STYLE = """body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-img { max-width: 100% } table { border-collapse: collapse } th, td { padding: .3rem 1rem; text-align: right }
-th:first-child, td:first-child { text-align: left } tr { border-bottom: 1px solid #ccc } code { background: #f3f3f3 }"""
+SCREEN_DPI = 96  # CSS pixels per inch
+
+# Dark pages invert the pictures and turn hues back: white becomes the background, dark text light, blue stays blue.
+STYLE = """:root { color-scheme: light dark; --back: #fff; --text: #1a1a1a; --faint: #595959; --line: #ccc }
+body { font: 16px/1.55 system-ui, sans-serif; color: var(--text); background: var(--back); margin: 0 }
+main { max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+h1, h2 { line-height: 1.25; margin: 2.2rem 0 .6rem } h1 { margin-top: 0 }
+p, dl, figcaption { max-width: 46rem } dt { font-weight: 600 } dd { margin: 0 0 .5rem 1.5rem }
+figure { margin: 1.2rem 0 } img { display: block; max-width: 100%; height: auto }
+.wide { overflow-x: auto } table { border-collapse: collapse; margin: 1rem 0 }
+tr { border-bottom: 1px solid var(--line) }
+th, td { padding: .35rem .8rem; text-align: right; vertical-align: bottom }
+th:first-child, td:first-child { text-align: left; white-space: nowrap }
+caption, figcaption { color: var(--faint); font-size: .92rem; text-align: left } caption { padding-bottom: .4rem }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #121212; --text: #ededed; --faint: #b0b0b0; --line: #444 }
+  img { filter: invert(.93) hue-rotate(180deg) }
+}"""
 
 
 class Page:
@@ -37,19 +52,32 @@ class Page:
         """Add a paragraph."""
         self.parts.append(f"<p>{html.escape(text)}</p>")
 
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Add a table."""
-        lines = ["".join(f"<th>{html.escape(word)}</th>" for word in head)]
-        lines += ["".join(f"<td>{html.escape(word)}</td>" for word in row) for row in rows]
-        self.parts.append("<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>")
+    def definitions(self, terms: Sequence[tuple[str, str]]) -> None:
+        """Add a list of terms, each with what it means."""
+        items = (f"<dt>{html.escape(term)}</dt><dd>{html.escape(meaning)}</dd>" for term, meaning in terms)
+        self.parts.append(f"<dl>{''.join(items)}</dl>")
 
-    def figure(self, figure: "Figure", describe: str, dpi: int = 80) -> None:
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:
+        """Add a table."""
+        title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+        top = "".join(f'<th scope="col">{html.escape(word)}</th>' for word in head)
+        lines = ("".join(f"<td>{html.escape(word)}</td>" for word in row) for row in rows)
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        table = f"<table>{title}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+        self.parts.append(f'<div class="wide">{table}</div>')
+
+    def figure(self, figure: "Figure", describe: str, caption: str = "", dpi: int = 144) -> None:
         """Add a figure as an embedded PNG; `describe` is its alternative text."""
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=dpi)
         data = base64.b64encode(buffer.getvalue()).decode()
-        self.parts.append(f'<img alt="{html.escape(describe)}" src="data:image/png;base64,{data}">')
+        width = round(figure.get_figwidth() * SCREEN_DPI)
+        image = f'<img alt="{html.escape(describe)}" width="{width}" src="data:image/png;base64,{data}">'
+        below = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
+        self.parts.append(f"<figure>{image}{below}</figure>")
 
     def __str__(self) -> str:
-        head = f'<meta charset="utf-8"><title>{html.escape(self.title)}</title><style>{STYLE}</style>'
-        return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(self.parts)}</body></html>\n'
+        head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        head += f"<title>{html.escape(self.title)}</title><style>{STYLE}</style>"
+        body = f"<main>{''.join(self.parts)}</main>"
+        return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>\n'
