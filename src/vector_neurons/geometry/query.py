@@ -142,7 +142,9 @@ def ball_query(
     if not radius > 0:
         raise ValueError(f"ball_query needs a radius > 0, in the units of the points, got {radius}")
     _check_mask("ball_query", mask, points)
-    if centers is not None and (centers.ndim != 2 or len(centers) != len(points) or centers.is_floating_point()):
+    if centers is not None and (
+        centers.ndim != 2 or centers.shape[0] != points.shape[0] or centers.is_floating_point()
+    ):
         expected = f"({len(points)}, M) of points"
         raise ValueError(f"ball_query needs centers as indices {expected}, got {centers.dtype} {tuple(centers.shape)}")
     x = detached_float(points)

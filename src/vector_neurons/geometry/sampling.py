@@ -117,12 +117,12 @@ def farthest_points(
     """
     if x.ndim != 3:
         raise ValueError(f"farthest_points needs (batch, points, dim), got {tuple(x.shape)}")
-    if not 1 <= n <= x.shape[1]:
-        raise ValueError(f"n={n} points of a cloud with {x.shape[1]}: need 1 <= n <= {x.shape[1]}")
     return torch.ops.vector_neurons.farthest_points(detached_float(x), n, mask)
 
 
 def _farthest_points(x: Tensor, n: int, mask: Tensor | None) -> Tensor:
+    if not 1 <= n <= x.shape[1]:  # here, since an exported graph could not prove it for all sizes
+        raise ValueError(f"n={n} points of a cloud with {x.shape[1]}: need 1 <= n <= {x.shape[1]}")
     if not x.numel():
         return x.new_zeros(x.shape[0], n, dtype=torch.int64)
     x = x * power_of_two(x if mask is None else x.where(mask.unsqueeze(-1), 0), (1, 2))

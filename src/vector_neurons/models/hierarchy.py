@@ -104,10 +104,12 @@ class Hierarchy(nn.Module):
         neighbors = knn(points, self.k, mask=mask)
         x = self.stem(points, vectors, scalars, neighbors, mask)
         stages = [Stage(points, x, mask)]
-        half, eighth = -(-points.shape[1] // 2), -(-points.shape[1] // 8)
+        half, eighth = (points.shape[1] + 1) // 2, (points.shape[1] + 7) // 8
         centers = farthest_points(points, half, mask=mask)
         one, two, three = self.levels
-        masks = [None if mask is None else first_mask(-(-mask.sum(1) // n), m) for n, m in ((2, half), (8, eighth))]
+        masks = [
+            None if mask is None else first_mask((mask.sum(1) + n - 1) // n, m) for n, m in ((2, half), (8, eighth))
+        ]
         at_centers = neighbors.gather(1, centers.unsqueeze(-1).expand(-1, -1, self.k))
         x = one(points, x, at_centers, masks[0])
         points = gather(points, centers.unsqueeze(-1)).squeeze(2)
@@ -116,7 +118,7 @@ class Hierarchy(nn.Module):
         first = torch.arange(eighth, device=points.device).expand(points.shape[0], -1)
         # Where there are fewer points than neighbors, a center is its own neighbor several times.
         x = two(points, x, ball_query(points, math.inf, self.k, first, masks[0]), masks[1])
-        points = points[:, :eighth]
+        points = gather(points, first.unsqueeze(-1)).squeeze(2)
         x = three(points, x, ball_query(points, math.inf, self.k_last, first, masks[1]), masks[1])
         stages.append(Stage(points, x, masks[1]))
         frame = self.frame(masked_mean(x.vectors, [1], masks[1]))

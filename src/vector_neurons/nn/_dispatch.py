@@ -143,7 +143,7 @@ def project_onto_frame(x: Tensor, frame: Tensor) -> Tensor:
     """VN-In: the coordinates of every vector in its element's frame, `(..., 3 C)`."""
     if not frames_fusable(x) or frame.shape != (*x.shape[:-1], 3):
         return VF.project_onto_frame(x, frame)
-    rows, frames = x.reshape(-1, 3, x.shape[-1]).contiguous(), frame.to(x.dtype).reshape(-1, 3, 3).contiguous()
+    rows, frames = x.contiguous().flatten(0, -3), frame.to(x.dtype).contiguous().flatten(0, -3)
     projected: Tensor = torch.ops.vector_neurons.frame_project(rows, frames)
     return projected.view(*x.shape[:-2], -1)
 

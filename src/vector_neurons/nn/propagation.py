@@ -118,7 +118,9 @@ class FeaturePropagation(nn.Module):
             )
         # A padded target may hold anything: it must not change the scale of its cloud.
         targets = targets if mask is None else targets.where(mask.unsqueeze(-1), 0)
-        neighbors = nearest(targets, sources, min(self.k, sources.shape[1]), mask=source_mask)
+        # Not min(): an exported graph is for clouds of at least k sources.
+        k = self.k if sources.shape[1] >= self.k else sources.shape[1]
+        neighbors = nearest(targets, sources, k, mask=source_mask)
         weights = interpolation_weights(targets, sources, neighbors, mask=source_mask)
         y = x.map(lambda kind: interpolate(kind, neighbors, weights))
         return self.block(y if skip is None else Features.cat([y, skip]), mask)
