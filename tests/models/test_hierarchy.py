@@ -124,7 +124,11 @@ def test_features_index_gather_and_concatenate():
     assert torch.equal(x.gather(index).vectors[0, 0], x.vectors[0, 3])
     assert x.gather(index.unsqueeze(-1)).scalars.shape == (2, 2, 1, 4)
     assert Features.cat([x, x]).vectors.shape == (2, 5, 3, 12)
-    assert x.map(lambda y: y.double()).scalars.dtype == torch.float64
+    assert x.to(torch.float64).vectors.dtype == torch.float64
+    masked = x.masked(torch.arange(5) < torch.tensor([[5], [2]]))
+    assert torch.equal(masked.vectors[0], x.vectors[0])
+    assert not masked.scalars[1, 2:].any()
+    assert masked.scalars[1, :2].all()
 
 
 def test_it_learns_in_any_pose():

@@ -8,6 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..geometry.neighbors import gather
+from ..typing import Mask
+from ._masked import mask_like
 
 
 class Channels(NamedTuple):
@@ -81,6 +83,14 @@ class Features(NamedTuple):
         if index.ndim == 2:
             return self.map(lambda x: gather(x, index.unsqueeze(-1)).squeeze(2))
         return self.map(lambda x: gather(x, index))
+
+    def to(self, *arguments: Any, **options: Any) -> "Features":
+        """Move or convert both, with the arguments of `Tensor.to`."""
+        return self.map(lambda x: x.to(*arguments, **options))
+
+    def masked(self, mask: Mask) -> "Features":
+        """The same with zeros where `mask` `(B, N)` is False: at padding."""
+        return self.map(lambda x: x.where(mask_like(mask, x.ndim), 0))
 
     def flat(self) -> Tensor:
         """Scalars and coordinates of vectors in one Euclidean space `(..., S + 3 C)`, whose distances are invariant."""

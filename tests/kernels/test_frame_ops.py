@@ -1,0 +1,87 @@
+"""Operators of frame convolutions and scalar blocks: torch's own checks, and mistakes that must not reach memory."""
+
+import pytest
+import torch
+
+import vector_neurons as vn
+from vector_neurons import kernels
+
+pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
+B, N, M, K, C, H = 2, 9, 5, 4, 3, 6
+
+
+def draw(*shape):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def arguments():
+    points = draw(B, N, 3)
+    neighbors = vn.knn(points, K)[:, :M].contiguous()
+    norm = draw(4, H).abs()
+    frame_linear = (draw(B, M, K, 3), draw(B, N, 3, C), draw(B, M, 3, 3), draw(3 * (1 + C) + 1, H))
+    return {
+        "scalar_norm": (draw(2 * K, H), norm, K, 0.1, 2 * K),
+        "scalar_block": (draw(2 * K, C), draw(C, H), norm, K, 0.1),
+        "column_moments": (draw(20, H),),
+        "frame_project": (draw(7, 3, C), draw(7, 3, 3)),
+        "frame_linear": (*frame_linear, draw(B, N, H), neighbors, None, 0.1),
+        "frame_mean": (draw(B, M, K, H), draw(B, M, K, 3), draw(B, N, 3, C), neighbors),
+        "farthest_canonical": (points.mT.contiguous(), points.norm(dim=-1), torch.full((B,), 1e-9).double(), 4),
+        "nearest_canonical": (points, torch.full((B,), N - 2), torch.full((B, 2), -1), 3, 1e-12),
+    }
+
+
+@pytest.mark.parametrize("name", list(arguments()))
+def test_torch_checks_the_operator(name):
+    differentiable = name in ("scalar_norm", "frame_project", "frame_linear", "frame_mean")
+    given = tuple(
+        x.requires_grad_() if differentiable and isinstance(x, torch.Tensor) and x.is_floating_point() else x
+        for x in arguments()[name]
+    )
+    torch.library.opcheck(getattr(torch.ops.vector_neurons, name).default, given)
+
+
+@pytest.mark.parametrize("name", ["frame_project", "frame_linear", "frame_mean"])
+def test_gradients_are_those_of_finite_differences(name):
+    given = arguments()[name]
+    tensors = [x.requires_grad_() for x in given if isinstance(x, torch.Tensor) and x.is_floating_point()]
+
+    def function(*inputs):
+        rest = iter(inputs)
+        filled = (next(rest) if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in given)
+        return getattr(torch.ops.vector_neurons, name)(*filled)
+
+    assert torch.autograd.gradcheck(function, tensors)
+
+
+@pytest.mark.parametrize("wrong", [-1, N])
+@pytest.mark.parametrize("name", ["frame_linear", "frame_mean"])
+def test_a_neighbor_that_is_no_point_is_refused(name, wrong):
+    given = list(arguments()[name])
+    place = next(i for i, x in enumerate(given) if isinstance(x, torch.Tensor) and x.dtype == torch.int64)
+    given[place] = given[place].clone()
+    given[place][1, 2, 3] = wrong
+    with pytest.raises(IndexError, match=f"neighbor {wrong} is not one of {N} points"):
+        getattr(torch.ops.vector_neurons, name)(*given)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "change"),
+    [
+        ("scalar_norm", 1, lambda x: x[:3]),
+        ("scalar_norm", 0, lambda x: x[:-1]),
+        ("scalar_block", 1, lambda x: x[:-1]),
+        ("frame_project", 1, lambda x: x[:-1]),
+        ("frame_linear", 3, lambda x: x[:-1]),
+        ("frame_linear", 4, lambda x: x[:, :-1].contiguous()),
+        ("frame_mean", 0, lambda x: x[..., :2].contiguous()),
+        ("frame_mean", 1, lambda x: x.mT.mT.transpose(1, 2)),
+        ("farthest_canonical", 1, lambda x: x[:, :-1].contiguous()),
+        ("nearest_canonical", 1, lambda x: x + N),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(name, place, change):
+    given = list(arguments()[name])
+    given[place] = change(given[place])
+    with pytest.raises(RuntimeError):
+        getattr(torch.ops.vector_neurons, name)(*given)
