@@ -74,15 +74,21 @@ NOINLINE void distances_from_differences(const T* query, const T* columns, int64
 template <typename T, typename P>
 void search_blocks(const Query<T>& query, const Tensor& x, int64_t begin, const int64_t* selves, int64_t* out) {
   const int64_t points = x.size(0), dim = x.size(1), n = query.n, k = query.k;
-  // Centered, points are shorter, and so are the errors of their products.
-  const Tensor centered = x - x.narrow(0, 0, n).mean(0, true).nan_to_num(0, 0, 0);
-  const Tensor rounded = centered.to(c10::CppTypeToScalarType<P>::value), transposed = rounded.mT().contiguous();
-  const Tensor columns = x.mT().contiguous(), squares = centered.square().sum(-1);
-  const Tensor lengths = centered.norm(2, -1), sizes = x.norm(2, -1);
-  const T *square = squares.const_data_ptr<T>(), *length = lengths.const_data_ptr<T>();
-  const double longest = *std::max_element(length, length + n), unit = std::numeric_limits<T>::epsilon();
+  const bool by_products = dim > DIFFERENCES_MAX_DIM;
+  const Tensor columns = x.mT().contiguous();
+  Tensor rounded, transposed, squares, lengths;
+  if (by_products) {
+    // Centered, points are shorter, and so are the errors of their products.
+    const Tensor centered = x - x.narrow(0, 0, n).mean(0, true).nan_to_num(0, 0, 0);
+    rounded = centered.to(c10::CppTypeToScalarType<P>::value), transposed = rounded.mT().contiguous();
+    squares = centered.square().sum(-1), lengths = centered.norm(2, -1);
+  }
+  const T *square = by_products ? squares.const_data_ptr<T>() : nullptr,
+          *length = by_products ? lengths.const_data_ptr<T>() : nullptr;
+  const double longest = by_products ? *std::max_element(length, length + n) : 0,
+               unit = std::numeric_limits<T>::epsilon();
   // Products that overflow bound nothing.
-  const bool overflows = dim > DIFFERENCES_MAX_DIM && !(8 * longest * longest < std::numeric_limits<T>::max());
+  const bool overflows = by_products && !(8 * longest * longest < std::numeric_limits<T>::max());
   // Relative error of a product of two values rounded to bfloat16, which is rounded to bfloat16 itself.
   const bool half = std::is_same_v<P, at::BFloat16> || (std::is_same_v<P, float> && may_round_products());
   const double rounding = half ? 1.52 * std::numeric_limits<at::BFloat16>::epsilon() : 0;
@@ -90,7 +96,8 @@ void search_blocks(const Query<T>& query, const Tensor& x, int64_t begin, const 
   const int64_t block_rows = std::clamp<int64_t>(BLOCK_ELEMENTS / std::max<int64_t>(points, 1), 16, 256);
   at::parallel_for(0, (points - begin + block_rows - 1) / block_rows, 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_grad;
-    Tensor products = at::empty({dim > DIFFERENCES_MAX_DIM ? block_rows : 0, points}, rounded.options());
+    Tensor products;
+    if (by_products) products = at::empty({block_rows, points}, rounded.options());
     std::vector<T> distances(n), minima(groups), squares_within;
     T* v = distances.data();
     T guess = 1;  // of the k-th smallest minimum: that of the point before
@@ -99,16 +106,16 @@ void search_blocks(const Query<T>& query, const Tensor& x, int64_t begin, const 
     const int64_t stop = std::min(points, begin + last * block_rows);
     for (int64_t start = begin + first * block_rows; start < stop; start += block_rows) {
       const int64_t rows = std::min(block_rows, points - start);
-      if (dim > DIFFERENCES_MAX_DIM) {
+      if (by_products) {
         Tensor some = products.narrow(0, 0, rows);
         at::mm_out(some, rounded.narrow(0, start, rows), transposed);
       }
       for (int64_t row = start; row < start + rows; ++row) {
-        const double size = sizes.const_data_ptr<T>()[row], own = length[row];
         const T* at = query.rows + row * dim;
+        const double size = length_of(at, dim), own = by_products ? length[row] : 0;
         const int64_t self = selves ? selves[row - begin] : row < n ? row : -1;
         double error = 0;  // of v, beyond the slack
-        if (dim > DIFFERENCES_MAX_DIM) {
+        if (by_products) {
           distances_from_products(products.const_data_ptr<P>() + (row - start) * points, square, length, square[row],
                                   T(2 * rounding * own), n, v);
           error = 2 * (dim + 8) * unit * (longest * (longest + own) + own * own);
@@ -127,7 +134,7 @@ void search_blocks(const Query<T>& query, const Tensor& x, int64_t begin, const 
         };
         // At least k points, whose exact distances give the radius; then all points that may be within it.
         collect_within(guess);
-        if (guess < infinity && dim <= DIFFERENCES_MAX_DIM) {
+        if (guess < infinity && !by_products) {
           squares_within.clear();  // v is accurate here
           for (const int64_t point : near_points) squares_within.push_back(std::max(v[point], T(0)));
           const double radius = query.radius_of(squares_within, size), squared = radius * radius;

@@ -105,6 +105,14 @@ A squared_distance(const T* a, const T* b, int64_t dim) {
   return x * x + y * y + z * z;
 }
 
+template <typename T>
+NOINLINE double length_of(const T* x, int64_t dim) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t d = 0; d < dim; ++d) sum += double(x[d]) * double(x[d]);
+  return std::sqrt(sum);
+}
+
 // Breaks ties: the k nearest of sorted candidates, where distances closer than the tolerance are equal, and among equal
 // ones the lower index wins.
 void select_nearest(std::vector<Candidate>& candidates, int64_t k, double size, double ulps, int64_t* out) {
