@@ -118,6 +118,8 @@ def table(runs: list[str]) -> None:
     """Print the best validation accuracy of each run, and its time."""
     print("| network | validation accuracy after each epoch | minutes |\n|---|---|---|")
     for run in map(Path, runs):
+        if not (run / "metrics.jsonl").exists():
+            continue  # no epoch is done yet
         epochs = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         name = json.loads((run / "config.json").read_text())["network"]["model"].rpartition(":")[2]
         accuracies = ", ".join(f"{epoch['val']['accuracy']:.1f}" for epoch in epochs)
