@@ -49,9 +49,9 @@ def gradients(group=None):
     """Gradients and running statistics of every kind of network after two batches, on every body, in float64."""
     found = {}
     for body in kernels.available():
-        for model, neurons in (("dgcnn", "vector"), ("dgcnn", "scalar"), ("framenet", "vector")):
-            width = {"widths": None, "embedding": 16, "hidden": (16,)} if model == "framenet" else {}
-            config = tiny(model=model, neurons=neurons, dropout=0.0, **width)
+        for name, neurons in (("dgcnn", "vector"), ("dgcnn", "scalar"), ("framenet", "vector")):
+            width = {"widths": None, "embedding": 16, "hidden": (16,)} if name == "framenet" else {}
+            config = tiny(model=name, neurons=neurons, dropout=0.0, **width)
             data = factory.open_dataset(config.data, "train")
             model = factory.build_network(config, data).double()
             for start in (0, 14):
@@ -64,7 +64,7 @@ def gradients(group=None):
                 if group is not None:
                     group.average_gradients(model)
             tensors = [p.grad for p in model.parameters()] + [b.double() for b in model.buffers()]
-            found[f"{body} {model} {neurons}"] = torch.cat([x.flatten() for x in tensors])
+            found[f"{body} {name} {neurons}"] = torch.cat([x.flatten() for x in tensors])
     return found
 
 
