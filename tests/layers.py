@@ -232,7 +232,12 @@ LAYERS = [
     Layer("invariant-gram", invariant(kind="gram"), scale=2.0, **SCALARS),
     Layer("invariant-norm", invariant(kind="norm"), **SCALARS),
     Layer("feature-propagation", lambda c, n: Propagation(c), **GRAPH, **BATCH),
-    Layer("feature-propagation-orthonormal", lambda c, n: Propagation(c, orthonormal=True), **GRAPH, **BATCH, **CHIRAL),
+    # From one vector, or from one point, two directions are parallel and their plane is rounding.
+    Layer(
+        "feature-propagation-orthonormal",
+        lambda c, n: Propagation(c, orthonormal=True),
+        **{**GRAPH, **BATCH, **CHIRAL, "least": 3, "least_channels": 3},
+    ),
     Layer("pose-head", lambda c, n: vn.nn.PoseHead(c), scale=0.0, least_channels=2, **CHIRAL),
     Layer("pose-head-svd", lambda c, n: vn.nn.PoseHead(c, method="svd"), scale=0.0, least_channels=2, **CHIRAL),
     Layer("dropout", lambda c, n: vn.Dropout(0.4), random=True),
