@@ -1,5 +1,8 @@
-"""Clouds for a trained network from files, meshes, arrays and tensors, sampled as its training data was."""
+"""Clouds for a trained network from files, meshes, arrays and tensors, in the same way in every pose."""
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +15,10 @@ from torch import Tensor
 
 from ..data.folder import up_axis
 from ..data.rows import upright
-from ..geometry.sampling import farthest_points
 from ..mesh import Mesh, MeshError, check_mesh, io, read, sample
 from ..tasks.meshing import NORMALIZATIONS, check_extent
 
 Source = Any  # str | Path | Mesh | trimesh.Trimesh | trimesh.PointCloud | trimesh.Scene | np.ndarray | Tensor
-SURFACE_POINTS = 10_000  # sampled from a mesh, and at most used of a cloud: ModelNet40's release has as many
-SPARE = 2  # the farthest-point sample has so many times the points of a cloud, which is a random half of it
 MIN_FRACTION = 0.5  # of the points that a network was trained on; a cloud with fewer than all repeats some
 
 
@@ -33,7 +33,7 @@ class Sampled:
         mesh: the source; without faces if it was a cloud.
 
     Shape:
-        - clouds: `(count, points, 3)`, float32
+        - clouds: `(count, points, 3)`
         - center: `(3,)`, float64
         - size: `()`, float64
     """
@@ -62,12 +62,19 @@ def read_cloud(
     >>> read_cloud(torch.rand(1000, 3), 128).shape
     torch.Size([128, 3])
     """
-    name = f"{source}: " if isinstance(source, str | Path) else ""
-    try:
+    with name_source(source):
         mesh = read_mesh(source, drop_nan=drop_nan)
         return sample_clouds(mesh, points, normalization=normalization, seed=seed).clouds[0]
+
+
+@contextmanager
+def name_source(source: Source) -> Iterator[None]:
+    """Turn errors of what a source holds into one line that names its file, if it is one."""
+    try:
+        yield
     except ValueError as error:
-        raise MeshError(str(error) if str(source) in str(error) else f"{name}{error}") from error
+        file = str(source) if isinstance(source, str | Path) else ""
+        raise MeshError(str(error) if file in str(error) else f"{file}: {error}") from error
 
 
 def read_mesh(source: Source, *, drop_nan: bool = False) -> Mesh:
@@ -94,53 +101,48 @@ def read_mesh(source: Source, *, drop_nan: bool = False) -> Mesh:
 
 
 def sample_clouds(
-    mesh: Mesh, points: int, *, normalization: str = "unit_ball", count: int = 1, seed: int = 0
+    mesh: Mesh,
+    points: int,
+    *,
+    normalization: str = "unit_ball",
+    count: int = 1,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
 ) -> Sampled:
     """Sample clouds of `points` points from a mesh or a cloud, each time the same ones and in every pose.
 
-    As in ModelNet40's release: 10,000 points of the surface by area, or of a cloud at random, thinned to twice `points`
-    by farthest-point sampling and normalized; a cloud of the result is a random half of these, and the next one is the
-    other half. A cloud that has fewer points, but at least half of `points`, repeats some.
+    Points are drawn uniformly by area from a mesh, and at random from a cloud; all are normalized together. A cloud
+    that has fewer points, but at least half of `points`, repeats some. There is no farthest-point sampling: rounding of
+    a rotated file can change its choices, and with them the answer.
 
     Args:
         mesh: the mesh or cloud.
         points: number of points.
         normalization: as in the metadata of a model.
-        count: number of clouds.
+        count: number of clouds, which share points only if the source has too few.
         seed: of the samples.
+        dtype: of the clouds.
     """
     if normalization not in (*NORMALIZATIONS, "none"):
         raise ValueError(f"the normalization {normalization!r} is unknown: choose {', '.join(NORMALIZATIONS)} or none")
     generator = torch.Generator().manual_seed(seed)
     if mesh.is_cloud:
-        chosen = torch.randperm(len(mesh.vertices), generator=generator)[:SURFACE_POINTS]
-        surface = mesh.vertices[chosen].double()
-        if len(surface) < MIN_FRACTION * points:
+        have = len(mesh.vertices)
+        if have < MIN_FRACTION * points:
             raise MeshError(
-                f"a cloud of {len(surface):,} points is too small: the network was trained on {points:,}, "
-                f"and needs {int(MIN_FRACTION * points):,} or more"
+                f"a cloud of {have:,} points is too small: the network was trained on {points:,}, "
+                f"and needs {math.ceil(MIN_FRACTION * points):,} or more"
             )
+        order = torch.randperm(have, generator=generator)
+        sampled = mesh.vertices[order[torch.arange(count * points) % have]].double()
     else:
-        surface, _ = sample(mesh, max(SURFACE_POINTS, SPARE * points), generator=generator)
-    check_extent(surface)
-    kept = _thinned(surface, SPARE * points)
+        sampled = sample(mesh, count * points, generator=generator)[0].double()
+    check_extent(sampled)
     center, size = torch.zeros(1, 3, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
     if normalization != "none":
-        center, size = NORMALIZATIONS[normalization](surface[kept])
-    normalized = ((surface[kept] - center) / size).float()
-    # Orders are those of the surface points, which no rounding in the farthest-point sampling can change.
-    rounds = [torch.randperm(len(kept), generator=generator) for _ in range(count * points // len(kept) + 1)]
-    orders = torch.cat(rounds)[: count * points].view(count, points)
-    return Sampled(normalized[orders], center[0], size[0, 0], mesh)
-
-
-def _thinned(surface: Float[Tensor, "points 3"], number: int) -> Tensor:
-    """Indices of a farthest-point sample, in ascending order; all if there are not more."""
-    if len(surface) <= number:
-        return torch.arange(len(surface))
-    center, size = NORMALIZATIONS["unit_ball"](surface)
-    # In float32, whose tolerance of ties is above the rounding of files in float32.
-    return farthest_points(((surface - center) / size).float().unsqueeze(0), number)[0].sort().values
+        center, size = NORMALIZATIONS[normalization](sampled)
+    clouds = ((sampled - center) / size).to(dtype).view(count, points, 3)
+    return Sampled(clouds, center[0], size[0, 0], mesh)
 
 
 def _points(source: Tensor | NDArray[Any]) -> Float[Tensor, "points 3"]:
