@@ -14,8 +14,8 @@ import argparse
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch
+from scans import KNOWN_SCANS, UNKNOWN_SCANS, scans_like
 
 import vector_neurons as vn
 from vector_neurons.data import Dataset, Shapes
@@ -29,22 +29,6 @@ from vector_neurons.training import DataConfig, factory, find_run, read_config
 BATCH = 32
 BINS = 15  # of the calibration error
 UNKNOWN_FAMILIES = ("helicopter", "rocket", "hammer", "axe", "right hand")
-# Words in the names of Google Scanned Objects, and the class of ModelNet40 that they are.
-KNOWN_SCANS = {
-    **dict.fromkeys(("_bowl_", "footed_bowl", "cereal_bowl"), "bowl"),
-    **dict.fromkeys(("coffee_mug", "mug_"), "cup"),
-    **dict.fromkeys(("coq10", "tonic_12", "lutein", "theanine", "inositol", "ltyrosine"), "bottle"),
-    **dict.fromkeys(("lenovo_yoga", "notebook"), "laptop"),
-    **dict.fromkeys(("urn_55", "pitcher"), "vase"),
-    **dict.fromkeys(("airplane_red", "turboprop"), "airplane"),
-    **dict.fromkeys(("ecoforms_plant_pot", "ecoforms_planter_pot", "orchid_pot"), "flower_pot"),
-    **{"keyboard": "keyboard", "spiderman": "person", "dollhouse_lamp": "lamp", "dollhouse_sofa": "sofa"},
-}
-UNKNOWN_SCANS = (
-    *("shoe", "boot", "sneaker", "slip_on", "flats", "thong", "reebok", "asics", "motherboard", "towel", "mouse"),
-    *("dino", "shark", "elephant", "headset", "hammer", "clamp", "backpack", "gloves", "toaster", "scissors"),
-    *("flashlight", "schleich", "spatula", "horse", "screwdriver"),
-)
 NO_FACES = torch.empty(0, 3, dtype=torch.int64)
 
 
@@ -74,23 +58,12 @@ def calibration_error(probabilities, labels):
 
 
 def report(name, found):
+    """Print how many shapes are of none of the classes."""
     print(f'{name}: {100 * (found < MIN_KNOWN).double().mean():.1f} % of {len(found):,} are "none of these"')
 
 
-def scans_like(file, words):
-    """Meshes of Google Scanned Objects whose names have one of these words, and the index of the word."""
-    data = np.load(file)
-    vertex, face = (np.r_[0, data[f"num_{what}"].cumsum()] for what in ("vertices", "faces"))
-    vertices, faces = data["vertices"] * float(data["scale"]), data["faces"].astype(np.int64)
-    found = []
-    for i, name in enumerate(data["name"]):
-        if matching := [j for j, word in enumerate(words) if word in name.lower()]:
-            points, corners = vertices[vertex[i] : vertex[i + 1]], faces[face[i] : face[i + 1]]
-            found.append((Mesh(torch.from_numpy(points), torch.from_numpy(corners)), matching[0]))
-    return found
-
-
 def main():
+    """Calibrate, save and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a run, or a saved model")
     parser.add_argument("--test", action="store_true", help="also measure the calibration on the test set")

@@ -61,6 +61,8 @@ def run(
         seed: seed of the sampled points, and of the poses.
         threads: CPU threads.
     """
+    if not files:
+        raise UserError("which files? vn predict FILE ...")
     _check(json and csv, top, poses, batch_size, threads)
     kernels.prefer_built()  # a few files take less time than compiling the kernels
     if threads is not None:
@@ -72,7 +74,7 @@ def run(
     except (ValueError, OSError) as error:
         raise UserError(first_line(error)) from error
     if not found:
-        raise UserError(f"no files to read in {abbreviate(map(str, files))}" if files else "which files? vn predict FILE")
+        raise UserError(f"no files to read in {abbreviate(map(str, files))}")
     targets = _targets(found, out) if segments else {}
     network, several = prepare(network, PRECISION), len(found) > 1
     options: dict[str, Any] = {"category": category, "drop_nan": drop_nan, "seed": seed}

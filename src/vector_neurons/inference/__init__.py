@@ -2,7 +2,7 @@
 
 from .inputs import Sampled, read_cloud, read_mesh, sample_clouds
 from .parts import Parts
-from .predict import Prediction, PredictError, pose_spread, predict, predict_each
+from .predict import PredictError, Prediction, pose_spread, predict, predict_each
 
 __all__ = [
     "Parts",

@@ -147,7 +147,9 @@ def sample_clouds(
 
 def _points(source: Tensor | NDArray[Any]) -> Float[Tensor, "points 3"]:
     try:
-        points = (source.detach().cpu() if isinstance(source, Tensor) else torch.from_numpy(np.asarray(source))).double()
+        points = (
+            source.detach().cpu() if isinstance(source, Tensor) else torch.from_numpy(np.asarray(source))
+        ).double()
     except (TypeError, ValueError) as error:
         raise MeshError(
             f"cannot read a {type(source).__name__}: give a path, a mesh, or an array or tensor of points"

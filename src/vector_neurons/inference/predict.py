@@ -169,9 +169,7 @@ def check_model(network: nn.Module, category: str | None) -> int | None:
     return lower.index(category.lower())
 
 
-def pose_spread(
-    network: nn.Module, source: Source, poses: int, *, seed: int = 0, **options: Any
-) -> tuple[bool, float]:
+def pose_spread(network: nn.Module, source: Source, poses: int, *, seed: int = 0, **options: Any) -> tuple[bool, float]:
     """Predict a shape in random poses: whether all answers are the same, and how much they differ.
 
     Of classes, the difference is the largest one of a probability; of parts, the fraction of points whose part changes.
@@ -193,17 +191,13 @@ def _sample(source: Source, known: Metadata, seed: int, drop_nan: bool) -> Sampl
             mesh = read_mesh(source, drop_nan=drop_nan)
             points = known.points or DEFAULT_POINTS
             normalization = known.normalization
-            return sample_clouds(
-                mesh, points, normalization=normalization, count=CLOUDS, seed=seed, dtype=PRECISION
-            )
+            return sample_clouds(mesh, points, normalization=normalization, count=CLOUDS, seed=seed, dtype=PRECISION)
     except MeshError as error:
         return error
 
 
 @torch.no_grad()
-def _predict_batch(
-    network: nn.Module, sampled: list[Sampled], category: int | None
-) -> Sequence[Prediction | Parts]:
+def _predict_batch(network: nn.Module, sampled: list[Sampled], category: int | None) -> Sequence[Prediction | Parts]:
     clouds = torch.stack([one.clouds for one in sampled])
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
     flat = clouds.flatten(0, 1).to(device)
