@@ -1,6 +1,13 @@
 """Meshes that trimesh makes: of kinds that ModelNet40 has, and of one that it has not."""
 
+from typing import Any
+
 import trimesh
+
+
+def load(path) -> Any:
+    """A mesh or a cloud, as trimesh reads it."""
+    return trimesh.load(path, process=False)
 
 
 def boxes(*sizes_and_centers):

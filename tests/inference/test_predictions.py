@@ -129,7 +129,7 @@ def test_parts_of_a_mesh_are_written_in_color(tmp_path):
     middle = found.cloud.mean(0)[2]
     assert torch.equal(found.parts, (found.cloud[:, 2] < middle).long())
     found.write(tmp_path / "parts.ply")
-    written = trimesh.load(tmp_path / "parts.ply", process=False)
+    written = objects.load(tmp_path / "parts.ply")
     assert written.faces.tolist() == table.faces.tolist()
     assert np.allclose(written.vertices, table.vertices)
     colors, high = written.visual.vertex_colors[:, :3], table.vertices[:, 2] > middle.item()
@@ -141,7 +141,7 @@ def test_parts_of_a_cloud_are_those_of_all_its_points(tmp_path):
     cloud = np.random.default_rng(0).normal(size=(3000, 3))
     found = vn.predict(segmenter(), cloud, category="Table")
     found.write(tmp_path / "parts.ply")
-    written = trimesh.load(tmp_path / "parts.ply")
+    written = objects.load(tmp_path / "parts.ply")
     assert np.allclose(written.vertices, cloud)
     high, colors = cloud[:, 2] > 0.5, written.visual.vertex_colors[:, :3]
     low = cloud[:, 2] < -0.5

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -60,10 +60,6 @@ class Prediction:
         return NONE_OF_THESE if self.known is not None and self.known < MIN_KNOWN else self.top(1)[0][0]
 
 
-@overload
-def predict(model: nn.Module | str | Path, source: list[Source] | tuple[Source, ...], **options: Any) -> list[Any]: ...
-@overload
-def predict(model: nn.Module | str | Path, source: Source, **options: Any) -> Any: ...
 def predict(
     model: nn.Module | str | Path,
     source: Source,
@@ -97,7 +93,7 @@ def predict(
     """
     network = find_model(model)
     sources = list(source) if isinstance(source, list | tuple) else [source]
-    options = {"category": category, "batch_size": batch_size, "seed": seed, "drop_nan": drop_nan}
+    options: dict[str, Any] = {"category": category, "batch_size": batch_size, "seed": seed, "drop_nan": drop_nan}
     results = []
     for result in predict_each(network, sources, **options):
         if isinstance(result, Exception):
