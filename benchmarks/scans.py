@@ -5,7 +5,8 @@
     vn predict scans/unknown --poses 8
 
 The files are .stl, .obj, .ply, .off and .glb in turn, in millimeters and away from the origin. The objects are one of
-each kind; most kinds have more, which `benchmarks/calibrate.py --scans` counts.
+each kind, picked by hand after predictions of all scans had been seen; `benchmarks/calibrate.py --scans` counts all
+whose names have the words below.
 """
 
 import argparse
