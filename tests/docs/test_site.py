@@ -31,6 +31,7 @@ MODULES = [
     "geometry.sampling",
     "geometry.scale",
     "geometry.segments",
+    "inference",
     "kernels",
     "mesh",
     "models",

@@ -16,6 +16,7 @@ VERBS = {
     "data": "convert published data sets or your own files to packs for training",
     "evaluate": "test the best model of a run on the test set, under rotations",
     "kernels": "show or build the native (C++) kernels",
+    "predict": "name shapes in files, or their parts, in any pose and units",
     "reconstruct": "reconstruct a closed mesh from a scan, in any pose and units",
     "tables": "reproduce a table of the paper, beside the paper's numbers",
     "train": "train a network, or resume a run",

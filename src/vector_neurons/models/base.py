@@ -106,7 +106,8 @@ class Model(nn.Module):
     """Base class of networks that `vn.save` can save and `vn.load` can rebuild, also of your own.
 
     It records the arguments of the constructor in `arguments`. To be saved they must be numbers, strings, lists, dicts
-    or None, and parameters must have names (no `*args`). `metadata` is set by `vn.load`.
+    or None, and parameters must have names (no `*args`). `metadata` and
+    `calibration` are set by `vn.load`.
 
     >>> class Tiny(vn.models.Model):
     ...     def __init__(self, classes):
@@ -118,6 +119,7 @@ class Model(nn.Module):
 
     arguments: dict[str, Any]
     metadata: Any = None  # a store.Metadata
+    calibration: Any = None  # a Calibration
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Model":
         """Record the arguments, defaults included."""
