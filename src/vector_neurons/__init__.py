@@ -15,7 +15,7 @@ from .nn import KITS
 from .nn.vector import *  # noqa: F403 - the layers, as listed in its __all__
 
 __version__ = "0.1.0"
-LAZY = ("compat", "data", "mesh", "tasks", "training", "viz")  # imported on first use
+LAZY = ("compat", "data", "inference", "mesh", "tasks", "training", "viz")  # imported on first use
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,0 +1,1 @@
+"""Trained networks in use: exported to files that run without this library."""
