@@ -32,6 +32,7 @@ MODULES = [
     "geometry.scale",
     "geometry.segments",
     "inference",
+    "inference.export",
     "kernels",
     "mesh",
     "models",

@@ -15,6 +15,7 @@ VERBS = {
     "convert": "convert a checkpoint of the paper's authors to a model of this library",
     "data": "convert published data sets or your own files to packs for training",
     "evaluate": "test the best model of a run on the test set, under rotations",
+    "export": "write a network to a file for onnxruntime or torch, and check it",
     "kernels": "show or build the native (C++) kernels",
     "predict": "name shapes in files, or their parts, in any pose and units",
     "reconstruct": "reconstruct a closed mesh from a scan, in any pose and units",

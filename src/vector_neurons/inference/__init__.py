@@ -1,4 +1,4 @@
-"""Trained networks on files: what `vn.predict` and `vn predict` call."""
+"""Trained networks in use: on files (`vn.predict`), and exported."""
 
 from .inputs import Sampled, read_cloud, read_mesh, sample_clouds
 from .parts import Parts

@@ -5,7 +5,8 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +17,8 @@ from ..nn._masked import mask_like, masked_max, masked_mean
 from ..nn._range import MAX_CROSSABLE, RangeError, is_concrete, max_abs, out_of_range
 from ..nn.features import AnyChannels, Channels, Features
 from ..typing import BlockOptions, DirectionSource, Mask, Neurons, Norm, Pool
+
+M = TypeVar("M", bound="Model")
 
 
 class Inputs(NamedTuple):
@@ -106,8 +109,8 @@ class Model(nn.Module):
     """Base class of networks that `vn.save` can save and `vn.load` can rebuild, also of your own.
 
     It records the arguments of the constructor in `arguments`. To be saved they must be numbers, strings, lists, dicts
-    or None, and parameters must have names (no `*args`). `metadata` and
-    `calibration` are set by `vn.load`.
+    or None, and parameters must have names (no `*args`). `metadata` and `calibration` are set by `vn.load`.
+    `save_pretrained`, `from_pretrained` and `push_to_hub` are those of `PyTorchModelHubMixin` of Hugging Face.
 
     >>> class Tiny(vn.models.Model):
     ...     def __init__(self, classes):
@@ -138,6 +141,52 @@ class Model(nn.Module):
     def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
         """Random inputs that go with these points, and the kind of each: what `vn check` runs the network on."""
         return (points,), ("points",)
+
+    def save_pretrained(self, save_directory: str | Path) -> None:
+        """Save the network and a model card to a folder, for `from_pretrained` and `vn.load`."""
+        from . import hub
+
+        hub.save_pretrained(self, save_directory)
+
+    @classmethod
+    def from_pretrained(
+        cls: type[M],
+        pretrained_model_name_or_path: str | Path,
+        *,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        **download: Any,
+    ) -> M:
+        """Load a network, in evaluation mode, from a folder or from a repository of the Hugging Face Hub.
+
+        Args:
+            pretrained_model_name_or_path: a folder of `save_pretrained`, `vn.save` or `vn train`, or `"USER/NAME"`.
+            revision: branch, tag or commit of the repository.
+            local_files_only: use the local cache of the Hub and no network.
+            **download: further options of `huggingface_hub.snapshot_download`, such as `token` and `cache_dir`.
+
+        Called on `Model` it loads any network of this library, called on a network only that.
+        """
+        from . import hub
+
+        wanted = None if cls is Model else cls
+        options = {"revision": revision, "local_files_only": local_files_only, **download}
+        return cast(M, hub.from_pretrained(wanted, pretrained_model_name_or_path, **options))
+
+    def push_to_hub(
+        self, repo_id: str, *, private: bool | None = None, commit_message: str = "Upload model", **options: Any
+    ) -> str:
+        """Upload the network and a model card to the Hugging Face Hub; returns the address of the commit.
+
+        Args:
+            repo_id: `"USER/NAME"`, created if missing.
+            private: whether a new repository is private.
+            commit_message: of the upload.
+            **options: `token`, and further options of `HfApi.upload_folder`.
+        """
+        from . import hub
+
+        return hub.push_to_hub(self, repo_id, private=private, commit_message=commit_message, **options)
 
 
 class Classifier(Model, ABC):
@@ -208,9 +257,12 @@ class Segmenter(Model, ABC):
 
 
 def _example(points: Tensor, inputs: Any) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
-    inputs, given = inputs_of(inputs), [(points, "points")]
+    inputs = inputs_of(inputs)
+    given: list[tuple[Any, str]] = [(points, "points")]
     if inputs.vectors:
         given.append((torch.randn(*points.shape, inputs.vectors, dtype=points.dtype), "vectors"))
+    elif inputs.scalars:
+        given.append((None, "vectors"))
     if inputs.scalars:
         given.append((torch.randn(*points.shape[:2], inputs.scalars, dtype=points.dtype), "scalars"))
     tensors, kinds = zip(*given, strict=True)

@@ -1,4 +1,5 @@
-"""Operators of frame convolutions and scalar blocks: torch's own checks, and mistakes that must not reach memory."""
+"""Every operator passes torch's own checks; those of frames and scalar blocks: gradients, and mistakes that must not
+reach memory."""
 
 import pytest
 import torch
@@ -8,6 +9,12 @@ from vector_neurons import kernels
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
 B, N, M, K, C, H = 2, 9, 5, 4, 3, 6
+WIDTH = 8  # a whole SIMD vector
+POOL = {"set_page_pool_limit", "page_pool_bytes"}  # settings without tensors: there is nothing to trace
+DIFFERENTIABLE = {
+    "project", "length_sums", "norm_leaky_relu", "frame_pool", "scalar_norm", "frame_project", "frame_linear",
+    "frame_mean",
+}  # fmt: skip
 
 
 def draw(*shape):
@@ -31,14 +38,60 @@ def arguments():
     }
 
 
-@pytest.mark.parametrize("name", list(arguments()))
-def test_torch_checks_the_operator(name):
-    differentiable = name in ("scalar_norm", "frame_project", "frame_linear", "frame_mean")
+def cases():
+    """Arguments of every operator; a forward operator's are also those of its backward, after the gradient."""
+    points = draw(B, N, 3)
+    mask = torch.arange(N).expand(B, -1) < N - 1
+    neighbors = vn.knn(points, K)
+    both, norm = draw(B, N, 3, 2 * WIDTH), draw(5, WIDTH).abs()
+    sums = (both, both.flip(0), neighbors, WIDTH, 0.0)
+    block = (both, both.flip(0), None, None, neighbors, norm, WIDTH, WIDTH, K, 0.2, -1.0, 0)
+    pooled = (draw(B, N, 3, C), draw(B, 3, C), draw(B, N, 3, 3))
+    argmax = torch.ops.vector_neurons.frame_pool(*pooled)[2]
+    given = arguments()
+    scalar_norm, frame_linear = given["scalar_norm"], given["frame_linear"]
+    largest = torch.ops.vector_neurons.scalar_norm(*scalar_norm)[2]
+    return given | {
+        "knn": (points, K, True, mask),
+        "nearest": (draw(B, M, 3), points, K, mask),
+        "ball_query": (points, 1.0, K, torch.arange(M).expand(B, -1).contiguous(), mask),
+        "farthest_points": (points, M, mask),
+        "knn_canonical": (points, torch.full((B,), N), K, True, 1e-12),
+        "project": (both, draw(2 * WIDTH, C)),
+        "length_sums": (*sums[:2], None, *sums[2:]),
+        "length_sums_backward": (draw(2, WIDTH), *sums),
+        "norm_leaky_relu": block,
+        "norm_leaky_relu_backward": (draw(B * N, 3, WIDTH), *block, True),
+        "frame_pool": pooled,
+        "frame_pool_backward": (draw(B, 3, 2 * C), draw(B, 3, 2 * C), argmax, *pooled),
+        "scalar_norm_backward": (draw(2 * K, H), draw(2, H), largest, *scalar_norm),
+        "frame_project_backward": (draw(7, 3, C), *given["frame_project"]),
+        "frame_linear_backward": (draw(B, M, K, H), *frame_linear[:6]),
+        "frame_mean_backward": (draw(B, M, 3, H), *given["frame_mean"]),
+    }
+
+
+def registered():
+    """Every operator of the namespace, whoever defined it."""
+    names = (
+        name.partition("::")[2] for name in torch._C._dispatch_get_all_op_names() if name.startswith("vector_neurons::")
+    )
+    return sorted({name.partition(".")[0] for name in names})
+
+
+@pytest.mark.parametrize("name", [name for name in registered() if name not in POOL])
+def test_torch_checks_every_operator(name):
+    known = cases()
+    assert name in known, f"vector_neurons::{name} has no opcheck: add arguments to `cases`"
     given = tuple(
-        x.requires_grad_() if differentiable and isinstance(x, torch.Tensor) and x.is_floating_point() else x
-        for x in arguments()[name]
+        x.requires_grad_() if name in DIFFERENTIABLE and isinstance(x, torch.Tensor) and x.is_floating_point() else x
+        for x in known[name]
     )
     torch.library.opcheck(getattr(torch.ops.vector_neurons, name).default, given)
+
+
+def test_operators_are_found():
+    assert {"knn", "farthest_points", "norm_leaky_relu", "scalar_norm"} <= set(registered())
 
 
 @pytest.mark.parametrize("name", ["frame_project", "frame_linear", "frame_mean"])
