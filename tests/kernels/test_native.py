@@ -44,6 +44,15 @@ CASES = {
     "scalar-block-many-rows": (lambda: scalar.Block(5, 24), (2, 1500, K, 5)),
     "scalar-block-rows": (lambda: scalar.Block(70, 200), (50, 70)),
     "scalar-block-none": (lambda: scalar.Block(6, 21, norm="none"), (2, N, 6)),
+    "scalar-batch-norm": (lambda: scalar.BatchNorm(6), (2, N, 6)),
+    "scalar-max": (lambda: scalar.MaxPool(6), (2, 300, 6)),
+    "scalar-max-wide": (lambda: scalar.MaxPool(600), (2, N, 600)),
+    "scalar-max-mean": (lambda: MaxMean(), (2, 300, 21)),
+    "scalar-edge-max": (lambda: scalar.EdgeConv(6, 21, k=K, pool="max"), (2, N, 6)),
+    "scalar-edge-max-of-points": (lambda: scalar.EdgeConv(3, 21, k=K, pool="max"), (2, N, 3)),
+    "scalar-edge-max-wide": (lambda: scalar.EdgeConv(20, 150, k=20, pool="max"), (2, 200, 20)),
+    "scalar-edge-max-few": (lambda: scalar.EdgeConv(5, 1, k=2, pool="max", negative_slope=0.0), (1, 3, 5)),
+    "scalar-edge-max-k-1": (lambda: scalar.EdgeConv(6, 21, k=1, pool="max"), (2, N, 6)),
     "scalar-edge-conv": (lambda: scalar.EdgeConv(6, [21, 9], k=K, pool="max"), (2, N, 6)),
     "hybrid-block": (lambda: OnFeatures(HybridBlock((6, 6), (21, 10))), (2, N, 3, 6)),
     "frame-conv": (lambda: OnFeatures(FrameConv((6, 6), (21, 9), hidden=13), K), (2, N, 3, 6)),
@@ -53,6 +62,14 @@ CASES = {
     "frame-conv-no-norm": (lambda: OnFeatures(FrameConv((0, 6), (21, 1), norm="none"), K), (2, N, 3, 6)),
     "frame-conv-k-1": (lambda: OnFeatures(FrameConv((6, 6), (21, 9)), 1), (2, N, 3, 6)),
 }
+
+
+class MaxMean(nn.Module):
+    """The pools of scalar features, one of them twice."""
+
+    def forward(self, x):
+        largest, mean, _ = scalar.Invariant(x.shape[-1])(x, pool=True)
+        return largest + 2 * mean
 
 
 class OnFeatures(nn.Module):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import frame_ops
+from . import frame_ops, max_ops
 
 LANES = 8  # channels are padded to a multiple of this, which makes whole SIMD vectors
 Maybe = Tensor | None
@@ -33,6 +33,7 @@ SCHEMAS = {
     "frame_pool_backward": "(Tensor grad_max, Tensor grad_mean, Tensor argmax, Tensor x, Tensor mean, Tensor frame) "
     "-> (Tensor, Tensor, Tensor)",
     **frame_ops.SCHEMAS,
+    **max_ops.SCHEMAS,
     "set_page_pool_limit": "(int bytes) -> ()",
     "page_pool_bytes": "() -> int",
 }
@@ -270,7 +271,7 @@ def register() -> None:
     fakes: tuple[Callable[..., Any], ...] = (
         _fake_knn_canonical, _fake_nearest_canonical, _fake_project, _fake_length_sums, _fake_length_sums_backward,
         _fake_norm_leaky_relu, _fake_norm_leaky_relu_backward, _fake_frame_pool, _fake_frame_pool_backward,
-        *frame_ops.FAKES,
+        *frame_ops.FAKES, *max_ops.FAKES,
     )  # fmt: skip
     for fake in fakes:
         torch.library.register_fake(f"vector_neurons::{fake.__name__.removeprefix('_fake_')}", fake)
@@ -282,6 +283,8 @@ def register() -> None:
     torch.library.register_autograd(
         "vector_neurons::frame_pool", _frame_pool_backward, setup_context=_save_for_frame_pool
     )
-    frame_ops.register_gradients(_save_inputs, _saved_inputs)
-    for name in ("length_sums", "frame_pool", "norm_leaky_relu", *frame_ops.DIFFERENTIABLE):
+    for more in (frame_ops, max_ops):
+        more.register_gradients(_save_inputs, _saved_inputs)
+    differentiable = (*frame_ops.DIFFERENTIABLE, *max_ops.DIFFERENTIABLE)
+    for name in ("length_sums", "frame_pool", "norm_leaky_relu", *differentiable):
         torch.library.register_autograd(f"vector_neurons::{name}_backward", _no_second_derivative)

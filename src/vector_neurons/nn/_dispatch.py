@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import kernels
-from ..kernels import frame_ops, ops
+from ..kernels import frame_ops, max_ops, ops
 from . import functional as VF
 from . import sync
 from ._batch_stats import check_enough, update_running_stats, uses_batch_stats
-from ._factored import ConcatMean, EdgeInput
+from ._factored import BUILD_MAX_CHANNELS, ConcatMean, EdgeInput
 from ._masked import masked_max, masked_mean
 
 RECOMPUTE_MAX_CHANNELS = 24  # recompute projections of narrow features in backward instead of storing them
@@ -84,27 +84,70 @@ def frame_pool(x: Tensor, mean: Tensor | None, frame: Tensor, mask: Tensor | Non
     return largest.flatten(1), average.flatten(1)
 
 
-def scalar_norm(bn: nn.BatchNorm1d, x: Tensor, negative_slope: float, *, with_max: bool) -> tuple[Tensor, Tensor]:
-    """Batch norm and leaky ReLU of scalars, and with `with_max` their maximum over the axis before the channels."""
+def scalar_norm(
+    bn: nn.BatchNorm1d, x: Tensor, negative_slope: float, *, with_max: bool = False, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Batch norm and leaky ReLU of `x + bias`, and with `with_max` the maximum over the axis before the channels."""
     rows, batch = x.flatten(0, -2).contiguous(), 0
     if not uses_batch_stats(bn):
-        mean, variance = bn.get_buffer("running_mean"), bn.get_buffer("running_var")
+        norm = _running_norm(bn, bias)
     else:
-        check_enough(len(rows))
-        mean, variance = torch.ops.vector_neurons.column_moments(rows.detach()).unbind()
         batch = len(rows)
-        update_running_stats(bn, mean, variance, batch)
+        check_enough(batch)
+        mean, variance = torch.ops.vector_neurons.column_moments(rows.detach()).unbind()
+        update_running_stats(bn, mean if bias is None else mean + bias.detach(), variance, batch)
+        # The norm removes the bias, whose gradient is zero: not None, which optimizers would skip.
+        norm = _norm_rows(bn, mean if bias is None else mean + 0 * bias, variance)
     group = x.shape[-2] if with_max else 0
-    norm = _norm_rows(bn, mean, variance)
     out, largest = frame_ops.scalar_norm(rows, norm, group=group, negative_slope=negative_slope, batch=batch)
     return out.view(x.shape), _pooled(largest, x.shape) if with_max else largest
 
 
-def constant_norm(bn: nn.BatchNorm1d) -> Tensor | None:
-    """The batch norm as rows for the kernels, where it is a constant: without gradient and batch statistics."""
-    if torch.is_grad_enabled() or uses_batch_stats(bn):
-        return None
-    return _norm_rows(bn, bn.get_buffer("running_mean"), bn.get_buffer("running_var"))
+def edge_max(bn: nn.BatchNorm1d, x: Tensor, weight: Tensor, neighbors: Tensor, negative_slope: float) -> Tensor:
+    """A block on `[x_m - x_n, x_n]` of every edge, and its maximum over the neighbors m: without the edges.
+
+    Batch norm and leaky ReLU are monotone in every channel, so the maximum is that of the projected features, or their
+    minimum where the norm's weight is negative. Its gradient goes to the first neighbor that has it.
+    """
+    wide = x.double() if x.shape[-1] <= BUILD_MAX_CHANNELS else x  # keeps the digits of small differences
+    difference, own = weight.to(wide.dtype).tensor_split(2, dim=1)
+    projected = ops.project(wide, torch.cat([difference, own - difference]).mT)
+    neighbors, batch = neighbors.long().contiguous(), 0
+    if not uses_batch_stats(bn):
+        found = max_ops.edge_max(projected, neighbors, bn.weight, bn.get_buffer("running_mean").double())
+        norm = _running_norm(bn, None)
+    else:
+        batch = neighbors.numel()
+        check_enough(batch)
+        found = max_ops.edge_max(projected, neighbors, bn.weight, None)
+        mean, variance, _ = found[3].unbind()
+        update_running_stats(bn, mean, variance, batch)
+        norm = _norm_rows(bn, mean, variance)
+    out = max_ops.edge_norm(
+        projected, neighbors, found, norm.to(wide.dtype), negative_slope=negative_slope, batch=batch
+    )
+    return out.to(x.dtype)
+
+
+def max_mean(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Maximum and mean of scalars over the axis before the channels, without padding.
+
+    The kernel's gradient of a maximum goes to the first element that has it.
+    """
+    if mask is not None or not scalar_fusable(x):
+        return masked_max(x, mask), masked_mean(x, [-2], mask).squeeze(-2)
+    largest, mean, _ = torch.ops.vector_neurons.max_mean(x.contiguous().view(-1, *x.shape[-2:]))
+    return _pooled(largest, x.shape), _pooled(mean, x.shape)
+
+
+def constant_norm(bn: nn.BatchNorm1d, bias: Tensor | None) -> Tensor | None:
+    """The batch norm of `x + bias` as rows for the kernels, where constant: without gradient and batch statistics."""
+    return None if torch.is_grad_enabled() or uses_batch_stats(bn) else _running_norm(bn, bias)
+
+
+def _running_norm(bn: nn.BatchNorm1d, bias: Tensor | None) -> Tensor:
+    mean = bn.get_buffer("running_mean")
+    return _norm_rows(bn, mean if bias is None else mean - bias, bn.get_buffer("running_var"))
 
 
 def _norm_rows(bn: nn.BatchNorm1d, mean: Tensor, variance: Tensor) -> Tensor:
@@ -129,8 +172,9 @@ def scalar_block(
 def scalar_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """An affine map of scalars."""
     # Large results of the kernel come from its pool of memory, which saves most of the time of narrow maps.
-    if bias is None and x.ndim > 1 and x.dtype == weight.dtype and scalar_fusable(x):
-        return ops.project(x, weight.mT)
+    if x.ndim > 1 and x.dtype == weight.dtype and scalar_fusable(x):
+        projected = ops.project(x, weight.mT)
+        return projected if bias is None else projected.add_(bias)
     return F.linear(x, weight, bias)
 
 

@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from ..geometry.neighbors import gather
 from . import functional as VF
 
+BUILD_MAX_CHANNELS = 3  # edges of so few channels are built: cheap, and their small differences keep a digit
+
 
 class EdgeInput(NamedTuple):
     """The features `[x_m - x_n, x_n]` of every edge of a graph."""

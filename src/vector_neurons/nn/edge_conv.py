@@ -14,13 +14,11 @@ from ..geometry.segments import EdgeIndex
 from ..typing import BlockOptions, Mask, Neighbors, Pool
 from ._checks import check_vectors
 from ._dispatch import autocast
-from ._factored import EdgeInput
+from ._factored import BUILD_MAX_CHANNELS, EdgeInput
 from ._graph import check_edge_index
 from ._range import MAX_CROSSABLE, MAX_SQUARABLE, in_float64, is_concrete, needs_float64
 from .block import Block
 from .pool import POOLS, can_fuse
-
-BUILD_MAX_CHANNELS = 3  # edges of so few channels are built: cheap, and their small differences keep a digit
 
 
 class EdgeConvBase(nn.Module, ABC):

@@ -6,7 +6,7 @@ A network written over a kit becomes its classical twin with this one. Arguments
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, Literal, Unpack
+from typing import ClassVar, Literal, TypeGuard, Unpack
 
 import torch
 from jaxtyping import Float, Int
@@ -15,13 +15,24 @@ from torch import Tensor, nn
 from ..geometry.neighbors import edge_features
 from ..geometry.sampling import center
 from ..geometry.segments import segment_max, segment_mean
-from ..typing import ActivationFunction, BlockOptions, DirectionSource, Mask, NewScalars, Norm, Points, Pool, Scalars
+from ..typing import (
+    ActivationFunction,
+    BlockOptions,
+    DirectionSource,
+    Mask,
+    Neighbors,
+    NewScalars,
+    Norm,
+    Points,
+    Pool,
+    Scalars,
+)
 from . import _dispatch, sync
 from ._batch_stats import masked_batch_norm
 from ._checks import check_scalars, hooked
 from ._factored import ConcatGlobal, EdgeInput
 from ._graph import check_batch
-from ._masked import flat_mask, masked_max, masked_mean
+from ._masked import flat_mask, masked_mean
 from .activation import scalar_function
 from .attention import AttentionBase
 from .block import MLPBase
@@ -193,8 +204,18 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
         check_scalars(self, x, self.bn.num_features, rank=2)
+        if _fusable_norm(self, x, mask):
+            return _dispatch.scalar_norm(self.bn, x, negative_slope=1.0)[0]
         normalized = masked_batch_norm(self.bn, x.flatten(0, -2), flat_mask(mask, x.shape[:-1]))
         return normalized.view_as(x).to(x.dtype)
+
+
+def _fusable_norm(norm: nn.Module, x: Tensor, mask: Mask | None) -> TypeGuard[BatchNorm]:
+    """Whether kernels can compute this batch norm, without calling it."""
+    if type(norm) is not BatchNorm or type(norm.bn) is not nn.BatchNorm1d or hooked(norm.bn):
+        return False
+    plain = mask is None and x.dtype == norm.bn.weight.dtype and x.ndim >= 2 and not sync.enabled()
+    return plain and _dispatch.scalar_fusable(x)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -309,8 +330,14 @@ class Block(nn.Module):
     def constant_norm(self, x: Tensor, mask: Mask | None) -> Tensor | None:
         """The norm for kernels that apply it and the leaky ReLU to a linear map of x, if it is constant."""
         bn = self._fusable_norm(x, mask)
-        plain = type(self.linear) is Linear and self.linear.num_elements is None and self.linear.bias is None
-        return None if bn is None or not plain or hooked(self.linear) else _dispatch.constant_norm(bn)
+        return None if bn is None or not self._plain_linear() else _dispatch.constant_norm(bn, self.linear.bias)
+
+    def edge_max(self, x: Scalars, neighbors: Neighbors) -> NewScalars | None:
+        """The block on the edges of a graph, and its maximum over the neighbors of each point, if a kernel can."""
+        bn, linear = self._fusable_norm(x, None), self.linear
+        if bn is None or not self._plain_linear() or linear.bias is not None or linear.weight.dtype != x.dtype:
+            return None
+        return _dispatch.edge_max(bn, x, linear.weight, neighbors, self.negative_slope)
 
     def _apply_all(
         self, x: Scalars | EdgeInput | ConcatGlobal, mask: Mask | None, *, with_max: bool
@@ -318,7 +345,15 @@ class Block(nn.Module):
         if isinstance(x, Tensor) and (norm := self.constant_norm(x, mask)) is not None:
             check_scalars(self, x, self.linear.in_channels)
             return _dispatch.scalar_block(x, self.linear.weight, norm, self.negative_slope, with_max=with_max)
+        if isinstance(x, Tensor) and self._plain_linear() and (bn := self._fusable_norm(x, mask)) is not None:
+            check_scalars(self, x, self.linear.in_channels)
+            mapped, bias = _dispatch.scalar_linear(x, self.linear.weight, None), self.linear.bias
+            return _dispatch.scalar_norm(bn, mapped, self.negative_slope, with_max=with_max, bias=bias)
         return self._activate(self.linear(x), mask, with_max=with_max)
+
+    def _plain_linear(self) -> bool:
+        """Whether kernels can take the linear map's parameters instead of calling it."""
+        return type(self.linear) is Linear and self.linear.num_elements is None and not hooked(self.linear)
 
     def _activate(self, x: Tensor, mask: Mask | None, *, with_max: bool) -> tuple[Tensor, Tensor]:
         bn = self._fusable_norm(x, mask)
@@ -331,11 +366,9 @@ class Block(nn.Module):
         """The batch norm, if a kernel can compute it together with the leaky ReLU."""
         norm, activation = self.norm, self.activation
         # The kernel does not call the norm and the activation: not if they were replaced or have hooks.
-        if type(norm) is not BatchNorm or type(norm.bn) is not nn.BatchNorm1d or type(activation) is not nn.LeakyReLU:
+        if type(activation) is not nn.LeakyReLU or hooked(norm) or hooked(activation):
             return None
-        if mask is not None or x.dtype != norm.bn.weight.dtype or x.ndim < 2 or not _dispatch.scalar_fusable(x):
-            return None
-        return None if sync.enabled() or any(map(hooked, (norm, norm.bn, activation))) else norm.bn
+        return norm.bn if _fusable_norm(norm, x, mask) else None
 
     @property
     def negative_slope(self) -> float:
@@ -487,7 +520,7 @@ class MaxPool(nn.Module):
         check_scalars(self, x, self.channels, rank=2 if segmented else 3)
         if segmented:
             return segment_max(x, *check_batch(self, batch, x, mask, size, rank=2))
-        return masked_max(x, mask)
+        return _dispatch.max_mean(x, mask)[0]
 
 
 POOLS: dict[Pool, Callable[[int], nn.Module]] = {"mean": lambda channels: MeanPool(), "max": MaxPool}
@@ -516,6 +549,17 @@ class EdgeConv(EdgeConvBase):
         check_scalars(self, x, self.in_channels, rank=3)
         if self.cross and self.in_channels % 3:
             raise ValueError(f"cross products need coordinates in threes, got {self.in_channels} channels")
+
+    def convolve(self, x: Tensor, neighbors: Tensor, mask: Mask | None) -> Tensor:
+        block, *more = self.blocks
+        # The kernel does not call the block and the pool: not if they were replaced or have hooks.
+        called = type(self.pool) is not MaxPool or hooked(self.pool) or hooked(block)
+        regular = mask is None and neighbors.ndim == 3 and neighbors.numel() > 0
+        if type(block) is Block and not (more or called or self.cross) and regular:
+            pooled = block.edge_max(x, neighbors)
+            if pooled is not None:
+                return pooled
+        return super().convolve(x, neighbors, mask)
 
     def edges(self, x: Tensor, neighbors: Tensor) -> Tensor:
         if self.cross:
@@ -568,7 +612,7 @@ class Invariant(nn.Module):
         if pool and segments:
             return segment_max(x, *segments), segment_mean(x, *segments), None
         if pool:
-            return masked_max(x, mask), masked_mean(x, [1], mask).squeeze(1), None
+            return *_dispatch.max_mean(x, mask), None
         return (x, None) if return_frame else x
 
     @staticmethod
