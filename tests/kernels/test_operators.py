@@ -3,6 +3,7 @@ reach memory."""
 
 import pytest
 import torch
+from test_max_ops import arguments as max_arguments
 
 import vector_neurons as vn
 from vector_neurons import kernels
@@ -13,7 +14,7 @@ WIDTH = 8  # a whole SIMD vector
 POOL = {"set_page_pool_limit", "page_pool_bytes"}  # settings without tensors: there is nothing to trace
 DIFFERENTIABLE = {
     "project", "length_sums", "norm_leaky_relu", "frame_pool", "scalar_norm", "frame_project", "frame_linear",
-    "frame_mean",
+    "frame_mean", "edge_norm", "max_mean",
 }  # fmt: skip
 
 
@@ -51,7 +52,12 @@ def cases():
     given = arguments()
     scalar_norm, frame_linear = given["scalar_norm"], given["frame_linear"]
     largest = torch.ops.vector_neurons.scalar_norm(*scalar_norm)[2]
+    maxima = max_arguments()
+    places = torch.ops.vector_neurons.max_mean(*maxima["max_mean"])[2]
     return given | {
+        **{name: maxima[name] for name in ("edge_max", "edge_norm", "max_mean")},
+        "edge_norm_backward": (draw(*maxima["edge_norm"][2].shape), *maxima["edge_norm"]),
+        "max_mean_backward": (draw(*places.shape), draw(*places.shape), places, N),
         "knn": (points, K, True, mask),
         "nearest": (draw(B, M, 3), points, K, mask),
         "ball_query": (points, 1.0, K, torch.arange(M).expand(B, -1).contiguous(), mask),
