@@ -1,18 +1,29 @@
-"""Trained networks in use: on files (`vn.predict`), and exported."""
+"""Trained networks in use: classes, parts, similar shapes and alignment of files; export."""
 
+from .align import Alignment, align
 from .inputs import Sampled, read_cloud, read_mesh, sample_clouds
 from .parts import Parts
 from .predict import PredictError, Prediction, pose_spread, predict, predict_each
+from .retrieval import Index, Match, RetrievalError, embed, embed_each, load_index, similar
 
 __all__ = [
+    "Alignment",
+    "Index",
+    "Match",
     "Parts",
     "PredictError",
     "Prediction",
+    "RetrievalError",
     "Sampled",
+    "align",
+    "embed",
+    "embed_each",
+    "load_index",
     "pose_spread",
     "predict",
     "predict_each",
     "read_cloud",
     "read_mesh",
     "sample_clouds",
+    "similar",
 ]
