@@ -20,7 +20,7 @@ VERBS = {
     "reconstruct": "reconstruct a closed mesh from a scan, in any pose and units",
     "tables": "reproduce a table of the paper, beside the paper's numbers",
     "train": "train a network, or resume a run",
-    "view": "draw clouds of a data set, parts in color",
+    "view": "write a page to turn shapes in, beside what networks answer",
 }
 
 
