@@ -72,7 +72,7 @@ def test_the_page_needs_nothing_beside_itself_and_escapes_names(exhibit):
     assert "b" not in reader.tags
     assert reader.tags.count("main") == 1
     assert "5 poses" in page
-    assert "5 poses" not in view_page("t", [Exhibit("a", exhibit.picture)])  # without networks there is nothing to explain
+    assert "5 poses" not in view_page("t", [Exhibit("a", exhibit.picture)])  # nothing to explain
 
 
 def test_a_large_page_stays_small():
