@@ -6,7 +6,7 @@ import torch
 
 from vector_neurons.inference import answer, pose_grid
 from vector_neurons.models import DGCNN
-from vector_neurons.viz import Exhibit, Picture, view_page
+from vector_neurons.viz import Answers, Exhibit, Picture, view_page
 
 pytestmark = [
     pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed: apt-get install chromium"),
@@ -24,7 +24,7 @@ MAX_MS = 3000  # until the first picture
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """Two shapes and two untrained networks, whose answers are sharpened: they are as sure as trained ones."""
+    """Two shapes with two untrained networks, sharpened to be as sure as trained ones; and one with parts."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     rotations, exhibits = pose_grid(60), []
@@ -45,6 +45,11 @@ def page(tmp_path_factory):
         answers = [answer(network, cloud[:128], rotations) for network in networks]
         parts = ["left", "right"] if picture.faces is None else []
         exhibits.append(Exhibit(title, picture, answers=answers, classes=CLASSES, truth="cup", parts=parts))
+    parts = torch.zeros(60, 400, dtype=torch.int64)
+    parts[1:, :100] = 1
+    shares = torch.tensor([[1.0, 0.0], *([[0.75, 0.25]] * 59)])
+    answers = [Answers("segmenter", torch.ones(60), shares, Picture(cloud, parts=parts))]
+    exhibits.append(Exhibit("parts", Picture(cloud), answers=answers, classes=["x", "y"], parts=["x", "y"]))
     file = tmp_path_factory.mktemp("page") / "view.html"
     file.write_text(view_page("Two shapes", exhibits, rotations), encoding="utf-8")
     return file
@@ -127,6 +132,26 @@ def test_keys_turn_zoom_and_reset(opened):
     opened.wait(f"JSON.stringify({INK}) !== '{str(ink).replace(' ', '')}'")
     opened.press(" ")
     assert opened.run("document.getElementById('play').textContent") == "Play"
+    assert opened.errors == []
+
+
+def choose(browser, number):
+    browser.run(f"document.getElementById('shape').value = {number}")
+    browser.run("document.getElementById('shape').dispatchEvent(new Event('change'))")
+    browser.settle()
+
+
+def test_parts_change_their_color_with_the_pose(opened):
+    choose(opened, 2)
+    counted = "document.querySelector('.moved').textContent"
+    assert opened.run(counted) == "0.0 %"
+    assert opened.run(BARS) == [["100.0", "0.0"]]
+    x, y = middle(opened)
+    opened.drag((x, y), (x + 90, y + 120))
+    assert opened.run(counted) == "25.0 %"
+    assert opened.run(BARS) == [["75.0", "25.0"]]
+    one, other = opened.run(INK)  # the input in one color, and its parts
+    assert one != other
     assert opened.errors == []
 
 

@@ -42,6 +42,9 @@ class Bars {
     Object.assign(this, { answers, classes, truth, rows, levels: data.levels, items: [] });
     this.top = element("p", { class: "top" });
     this.live = element("dd", { class: "live" });
+    this.moved = element("dd", { class: "moved" });
+    const { parts, points } = answers.picture || {};
+    this.parts = parts && 3 * parts.length === poses * points.length ? parts : null; // of the points in each pose
     this.section = element("section", { "aria-label": answers.network }, element("h2", {}, answers.network));
     const facts = element("dl");
     if (answers.probabilities) {
@@ -56,7 +59,10 @@ class Bars {
         list.append(element("li", name === truth ? { class: "true" } : {}, label, bar, value));
         this.items.push({ row, bar, fill, value });
       }
-      this.section.append(this.top, list);
+      this.section.append(...(this.parts ? [] : [this.top]), list);
+    }
+    if (this.parts) facts.append(element("dt", {}, "points of another part than in the first pose"), this.moved);
+    else if (answers.probabilities) {
       let same = 0;
       for (let pose = 0; pose < poses; pose++) same += this.best(pose) === this.best(0);
       facts.append(element("dt", {}, "same answer as in the first pose"));
@@ -88,6 +94,12 @@ class Bars {
       value.textContent = percent(p);
       bar.setAttribute("aria-valuenow", (100 * p).toFixed(1));
       bar.setAttribute("aria-valuetext", percent(p));
+    }
+    if (this.parts) {
+      const count = this.parts.length / this.answers.change.length, now = this.parts.subarray(pose * count);
+      const moved = this.parts.subarray(0, count).reduce((sum, part, i) => sum + (part !== now[i]), 0) / count;
+      this.moved.textContent = percent(moved);
+      return `${this.answers.network}: ${percent(moved)} of the points are of another part`;
     }
     const best = this.best(pose), name = this.classes[best];
     this.top.textContent = this.truth === null ? name : `${name} ${name === this.truth ? "✓" : "✗"}`;
