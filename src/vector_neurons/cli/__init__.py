@@ -24,7 +24,7 @@ VERBS = {
     "similar": "find the shapes of an index that are most similar to one, in any pose",
     "tables": "reproduce a table of the paper, beside the paper's numbers",
     "train": "train a network, or resume a run",
-    "view": "draw clouds of a data set, parts in color",
+    "view": "write a page to turn shapes in, beside what networks answer",
 }
 
 
