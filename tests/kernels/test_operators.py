@@ -3,7 +3,7 @@ reach memory."""
 
 import pytest
 import torch
-from test_max_ops import arguments as max_arguments
+from maxima import arguments as max_arguments
 
 import vector_neurons as vn
 from vector_neurons import kernels
