@@ -61,19 +61,23 @@ UNKNOWN = {
 }
 
 
-def read_scans(file):
-    """Names and meshes of all scans."""
+TRAIN, REST = (0,), (1, 2)  # splits: scores are compared on the first, and measured on the others
+
+
+def read_scans(file, splits=TRAIN + REST):
+    """Names and meshes of all scans in these splits."""
     data = np.load(file)
     vertex, face = (np.r_[0, data[f"num_{what}"].cumsum()] for what in ("vertices", "faces"))
     vertices, faces = data["vertices"] * float(data["scale"]), data["faces"].astype(np.int64)
-    for i, name in enumerate(data["name"]):
+    for i in np.flatnonzero(np.isin(data["split"], splits)):
         points, corners = vertices[vertex[i] : vertex[i + 1]], faces[face[i] : face[i + 1]]
-        yield str(name), Mesh(torch.from_numpy(points), torch.from_numpy(corners))
+        yield str(data["name"][i]), Mesh(torch.from_numpy(points), torch.from_numpy(corners))
 
 
-def scans_like(file, words):
+def scans_like(file, words, splits):
     """Meshes of Google Scanned Objects whose names have one of these words, and the index of the word."""
-    found = [(mesh, [i for i, word in enumerate(words) if word in name.lower()]) for name, mesh in read_scans(file)]
+    scans = read_scans(file, splits)
+    found = [(mesh, [i for i, word in enumerate(words) if word in name.lower()]) for name, mesh in scans]
     return [(mesh, matching[0]) for mesh, matching in found if matching]
 
 
