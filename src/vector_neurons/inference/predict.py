@@ -117,7 +117,7 @@ def predict_each(
     network = prepare(network, PRECISION)
     remaining = iter(sources)
     while some := list(islice(remaining, batch_size)):
-        sampled = [_sample(source, known, seed, drop_nan) for source in some]
+        sampled = [sample_source(source, known, seed, drop_nan) for source in some]
         good = [one for one in sampled if isinstance(one, Sampled)]
         found = iter(_predict_batch(network, good, chosen) if good else [])
         yield from (one if isinstance(one, MeshError) else next(found) for one in sampled)
@@ -181,7 +181,8 @@ def pose_spread(network: nn.Module, source: Source, poses: int, *, seed: int = 0
     return len({one.label for one in (first, *others)}) == 1, change
 
 
-def _sample(source: Source, known: Metadata, seed: int, drop_nan: bool) -> Sampled | MeshError:
+def sample_source(source: Source, known: Metadata, seed: int, drop_nan: bool) -> Sampled | MeshError:
+    """Clouds of a source, as many points and normalized as a model wants; or why it cannot be used."""
     try:
         with name_source(source):
             mesh = read_mesh(source, drop_nan=drop_nan)
