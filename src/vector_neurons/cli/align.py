@@ -38,12 +38,13 @@ def run(
         drop_nan: drop points of clouds that are NaN or infinite, as depth cameras write them.
         seed: seed of the sampled points.
     """
-    if out is not None:
-        check_out(out, io.MESH_SUFFIXES, "a shape")
     kernels.prefer_built()  # two files take less time than compiling the kernels
     started = time.perf_counter()
     try:
         moved, fixed = (mesh.read(file, drop_nan=drop_nan) for file in (source, target))
+        if out is not None:
+            suffixes = (".ply", ".glb") if moved.is_cloud else io.MESH_SUFFIXES
+            check_out(out, suffixes, "a cloud" if moved.is_cloud else "a mesh")
         found = align(moved, fixed, model, scale=scale, overlap=overlap, seed=seed)
         if out is not None:
             mesh.write(found.apply(moved), out)

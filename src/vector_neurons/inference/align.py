@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..geometry import rotations
-from ..geometry.sampling import ball
-from ..mesh import Mesh, read
+from ..mesh import Mesh, read, sample
 from ..models import store
 from ..models.base import Classifier
 from ..nn.features import Features
@@ -20,14 +19,14 @@ from .inputs import Sampled, Source, name_source, read_mesh, sample_clouds
 from .predict import DEFAULT_POINTS
 from .retrieval import find_classifier
 
-COARSE_POINTS = 256  # of each shape, while all candidates are refined
-COARSE_STEPS, FINE_STEPS = 8, 20  # of ICP
-FINALISTS = 4  # best candidates, which are refined with all points
-PROMISING = 2.0  # candidates with a residual of at most so many times the best one are refined with all points
+COARSE_POINTS = 128  # of each shape, while all candidates are refined
+DENSE_POINTS = 4096  # of each shape, while the answer is refined
+COARSE_STEPS, FEW_STEPS, FINE_STEPS, DENSE_STEPS = 8, 6, 20, 10  # of ICP
+SHORTLIST = 12  # candidates that are refined with more points
 EQUIVALENT = 1.15  # poses with a residual of at most so many times the best one fit equally well
 SAME_POSE = 20.0  # degrees between candidates that are one pose
 SAME_AXIS = 15.0  # degrees
-ANGLES = tuple(sorted({*range(30, 360, 30), *range(45, 360, 90)}))  # degrees, of candidates about each axis
+ANGLES = tuple(range(30, 360, 30))  # degrees, of candidates about each axis; ICP finds those between
 MAX_FOLDS = 6  # a shape with more rotations about an axis than this is called a solid of revolution
 FLIPS = ((1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1))
 
@@ -102,18 +101,20 @@ def align(
     if not 0 < overlap <= 1:
         raise ValueError(f"overlap is a fraction of the points, in (0, 1], got {overlap}")
     network = find_classifier(model)
-    sampled = [_sample(x, network, seed) for x in (source, target)]
-    features = [_mean_vectors(network, x.clouds) for x in sampled]
-    points = [torch.unique((x.clouds.double() * x.size + x.center).flatten(0, 1), dim=0) for x in sampled]
-    (a_center, a_size), (b_center, b_size) = map(ball, points)
-    if not scale:
-        a_size = b_size
-    a, b = (points[0] - a_center) / a_size, (points[1] - b_center) / b_size
-    found, residual, poses = _search(a, b, features[0], features[1], scale=scale, overlap=overlap, seed=seed)
-    factor = (found.s[0] * b_size / a_size).item()
-    R = found.R[0]
-    translation = b_center[0] + b_size[0] * found.t[0] - factor * a_center[0] @ R.mT
-    return Alignment(R, translation, factor, residual, describe_symmetry(poses), poses)
+    # Other samples of both, so that the same mesh twice is no exact fit, in which no symmetry would show.
+    a, b = _sample(source, network, seed), _sample(target, network, seed + 1)
+    features = [mean_vectors(network, x.clouds) for x in (a, b)]
+    relative = 1.0 if scale else (a.size / b.size).item()  # size of the source, in units of the target's
+    options: dict[str, Any] = {"scale": scale, "overlap": overlap}
+    few = Registration(relative * a.clouds[0].double(), b.clouds[0].double(), **options)
+    found, poses = _search(few, *features, seed)
+    dense = Registration(relative * _dense(a, seed), _dense(b, seed + 1), **options)
+    found = dense.refine(found, DENSE_STEPS)
+    poses[0] = R = found.R[0]
+    factor = found.s[0] * relative * b.size / a.size
+    translation = b.center + b.size * found.t[0] - factor * a.center @ R.mT
+    residual = dense.residual(found).item()
+    return Alignment(R, translation, factor.item() if scale else 1.0, residual, describe_symmetry(poses), poses)
 
 
 def describe_symmetry(poses: Float[Tensor, "poses 3 3"]) -> str | None:
@@ -133,9 +134,9 @@ def describe_symmetry(poses: Float[Tensor, "poses 3 3"]) -> str | None:
     signed = (axes @ axis).sign() * angles
     ordered = torch.cat([angles.new_tensor([0.0, 360.0]), signed[about] % 360]).sort().values
     folds = round(360 / ordered.diff().clamp_min(SAME_POSE).min().item())
-    axis = axis * axis[axis.abs().argmax()].sign() + 0.0  # no minus zero
+    axis = axis * axis[axis.abs().argmax()].sign()
     what = "any angle" if folds > MAX_FOLDS else f"{folds}-fold"
-    words = f"{what} about ({', '.join(f'{x:.2f}' for x in axis.tolist())})"
+    words = f"{what} about ({', '.join(f'{round(x, 2) + 0.0:.2f}' for x in axis.tolist())})"  # without -0.00
     return words if about.all() else f"{words}, and about other axes"
 
 
@@ -146,7 +147,7 @@ def _sample(source: Source, model: Classifier, seed: int) -> Sampled:
         return sample_clouds(mesh, store.metadata_of(model).points or DEFAULT_POINTS, count=2, seed=seed)
 
 
-def _mean_vectors(model: Classifier, clouds: Float[Tensor, "count points 3"]) -> Float[Tensor, "3 channels"]:
+def mean_vectors(model: Classifier, clouds: Float[Tensor, "count points 3"]) -> Float[Tensor, "3 channels"]:
     """Means of the vector features over the points, which rotate with the shape."""
     encoding = model.encode(clouds)
     if encoding.frame is None:
@@ -155,37 +156,44 @@ def _mean_vectors(model: Classifier, clouds: Float[Tensor, "count points 3"]) ->
     return (x.vectors if isinstance(x, Features) else x).mean((0, 1)).double()
 
 
-def _search(
-    a: Tensor, b: Tensor, a_vectors: Tensor, b_vectors: Tensor, *, scale: bool, overlap: float, seed: int
-) -> tuple[Poses, float, Tensor]:
-    """The best pose of a on b, its residual, and the rotations that fit as well."""
+def _dense(sampled: Sampled, seed: int) -> Float[Tensor, "points 3"]:
+    """Many points of a shape, normalized as its clouds are."""
+    generator, mesh = torch.Generator().manual_seed(seed), sampled.mesh
+    if mesh.is_cloud:
+        points = mesh.vertices[torch.randperm(len(mesh.vertices), generator=generator)[:DENSE_POINTS]].double()
+    else:
+        points, _ = sample(mesh, DENSE_POINTS, generator=generator)
+    return (points - sampled.center) / sampled.size
+
+
+def _search(fine: Registration, a_vectors: Tensor, b_vectors: Tensor, seed: int) -> tuple[Poses, Tensor]:
+    """The best pose of the source on the target, and all rotations that fit as well."""
     generator = torch.Generator().manual_seed(seed)
-    few = [x[torch.randperm(len(x), generator=generator)[:COARSE_POINTS]] for x in (a, b)]
-    coarse = Registration(*few, overlap=overlap, scale=scale)
-    fine = Registration(a, b, overlap=overlap, scale=scale)
+    a, b = fine.source.points, fine.target.points
+    some = [x[torch.randperm(len(x), generator=generator)[:COARSE_POINTS]] for x in (a, b)]
+    coarse = Registration(*some, overlap=fine.overlap, scale=fine.scale)
     kabsch = rotations.nearest(b_vectors @ a_vectors.mT)
-    a_axes, b_axes = _principal_axes(a), _principal_axes(b)
+    a_axes, b_axes = principal_axes(a), principal_axes(b)
     flips = (b_axes * b_axes.new_tensor(FLIPS).unsqueeze(1)) @ a_axes.mT
     axes = torch.cat([b_axes.mT, torch.linalg.svd(b_vectors).U[:, :1].mT])
     candidates = coarse.refine(Poses.of(torch.cat([_rotations_about(axes) @ kabsch, flips])), COARSE_STEPS)
-    best = fine.refine(candidates.select(fine.residual(candidates).argsort()[:FINALISTS]), FINE_STEPS)
-    best = best.select(fine.residual(best).argsort()[:1])
+    best = fine.refine(_best(coarse, candidates, SHORTLIST), FEW_STEPS)
+    best = fine.refine(_best(fine, best, 1), FINE_STEPS)
     # If the target is symmetric, rotations of the best pose about its axes fit as well.
     turns = _rotations_about(axes) @ best.R
     probes = coarse.refine(Poses(turns, best.t.expand(len(turns), 3), best.s.expand(len(turns))), COARSE_STEPS)
-    residual = fine.residual(probes)
-    limit = PROMISING * torch.minimum(residual.min(), fine.residual(best)[0])
-    every = Poses.cat(best, fine.refine(probes.select(residual <= limit), FINE_STEPS // 2))
+    every = Poses.cat(best, fine.refine(_best(coarse, probes, 2 * SHORTLIST), FEW_STEPS))
     residual = fine.residual(every)
-    fits = residual <= EQUIVALENT * max(residual.min().item(), fine.target.noise)
+    fits = residual <= EQUIVALENT * residual.min()
     every, residual = every.select(fits), residual[fits]
     misfit = (b_vectors - every.R @ a_vectors).norm(dim=(-2, -1))
     found = every.select(misfit.argsort()[:1])
-    poses = _distinct(torch.cat([found.R, every.R[residual.argsort()]]))
-    return found, residual[misfit.argmin()].item(), poses
+    R = torch.cat([found.R, every.R[residual.argsort()]])
+    return found, R[_distinct(R)]
 
 
-def _principal_axes(points: Float[Tensor, "points 3"]) -> Float[Tensor, "3 3"]:
+def principal_axes(points: Float[Tensor, "points 3"]) -> Float[Tensor, "3 3"]:
+    """The principal axes of a cloud as columns, a rotation; each has either sign."""
     axes = torch.linalg.eigh(torch.cov(points.mT)).eigenvectors
     return axes * torch.linalg.det(axes)
 
@@ -197,13 +205,21 @@ def _rotations_about(axes: Float[Tensor, "axes 3"]) -> Float[Tensor, "rotations 
     return torch.cat([torch.eye(3, dtype=axes.dtype).unsqueeze(0), turns])
 
 
-def _distinct(poses: Float[Tensor, "poses 3 3"]) -> Float[Tensor, "distinct 3 3"]:
-    """Poses that are not close to an earlier one."""
-    kept = poses[:1]
-    for pose in poses[1:]:
-        if rotations.geodesic_distance(kept, pose.expand_as(kept)).rad2deg().min() > SAME_POSE:
-            kept = torch.cat([kept, pose.unsqueeze(0)])
-    return kept
+def _best(registration: Registration, poses: Poses, count: int) -> Poses:
+    """The poses that fit best, without those close to a better one."""
+    poses = poses.select(registration.residual(poses).argsort())
+    return poses.select(_distinct(poses.R)[:count])
+
+
+def _distinct(R: Float[Tensor, "poses 3 3"]) -> Int[Tensor, " distinct"]:
+    """Indices of rotations that are not close to an earlier one."""
+    cosine = (torch.einsum("aij,bij->ab", R, R) - 1) / 2
+    close = (cosine > math.cos(math.radians(SAME_POSE))).tolist()
+    kept: list[int] = []
+    for i in range(len(R)):
+        if not any(close[i][j] for j in kept):
+            kept.append(i)
+    return torch.tensor(kept)
 
 
 def axis_and_angle(R: Float[Tensor, "*batch 3 3"]) -> tuple[Float[Tensor, "*batch 3"], Float[Tensor, "*batch"]]:

@@ -75,13 +75,10 @@ class Surface:
         local = points[index] - points[index].mean(1, keepdim=True)
         self.normals = torch.linalg.eigh(local.mT @ local).eigenvectors[..., 0]
         self.spacing = distances[:, min(SPACING_NEIGHBOR, neighbors - 1)]
-        self.noise = self._measure(points, index[:, 1]).distance.square().mean().sqrt().item()
 
     def closest(self, queries: Float[Tensor, "poses queries 3"]) -> Closest:
         """Find the closest points."""
-        return self._measure(queries, torch.from_numpy(self.tree.query(queries.numpy())[1]))
-
-    def _measure(self, queries: Tensor, index: Tensor) -> Closest:
+        index = torch.from_numpy(self.tree.query(queries.numpy())[1])
         offset, normal = queries - self.points[index], self.normals[index]
         height = (normal * offset).sum(-1)
         along = (offset.square().sum(-1) - height.square()).clamp_min(0).sqrt()
@@ -128,15 +125,17 @@ class Registration:
         offset = torch.cat([forward.offset, -backward.offset], dim=1)
         normal = torch.cat([forward.normal, backward.normal], dim=1)
         weight = torch.cat([self._kept(forward), self._kept(backward)], dim=1)
-        # A pose changes by ω × x + τ (+ σ x), linear in the unknowns.
-        identity = torch.eye(3, dtype=x.dtype).expand(*x.shape, 3)
-        unknowns = [torch.linalg.cross(identity, x.unsqueeze(-2).expand_as(identity)).mT, identity]
-        J = torch.cat(unknowns + ([x.unsqueeze(-1)] if self.scale else []), dim=-1)
-        planes = (normal.unsqueeze(-2) @ J).squeeze(-2)
-        J, r = (J * POINT_WEIGHT**0.5).flatten(1, 2), (offset * POINT_WEIGHT**0.5).flatten(1)
-        J, r = torch.cat([planes, J], dim=1), torch.cat([(normal * offset).sum(-1), r], dim=1)
-        weighted = torch.cat([weight, weight.repeat_interleave(3, dim=1)], dim=1).unsqueeze(-1) * J
-        change = -torch.linalg.lstsq(weighted.mT @ J, weighted.mT @ r.unsqueeze(-1)).solution.squeeze(-1)
+        # A pose changes by ω × x + τ (+ σ x), linear in the unknowns; n · (ω × x) = ω · (x × n).
+        rows = [torch.linalg.cross(x, normal), normal, *([(normal * x).sum(-1, keepdim=True)] if self.scale else [])]
+        planes = torch.cat(rows, dim=-1)
+        weight = weight.unsqueeze(-1)
+        matrix = (weight * planes).mT @ planes
+        right = ((weight * planes) * (normal * offset).sum(-1, keepdim=True)).sum(1)
+        for_points, right_points = _point_equations(x, offset, weight)
+        size = matrix.shape[-1]  # 6, or 7 with the scale
+        matrix = matrix + POINT_WEIGHT * for_points[:, :size, :size]
+        right = right + POINT_WEIGHT * right_points[:, :size]
+        change = -torch.linalg.lstsq(matrix, right.unsqueeze(-1)).solution.squeeze(-1)
         omega, tau = change[:, :3], change[:, 3:6]
         angle = omega.norm(dim=-1)
         axis = omega.where(angle.unsqueeze(-1) > 0, 1)
@@ -155,3 +154,23 @@ class Registration:
         distance = closest.offset.norm(dim=-1)
         keep = max(3, round(self.overlap * distance.shape[1]))
         return (distance <= distance.kthvalue(min(keep, distance.shape[1]), dim=1, keepdim=True).values).double()
+
+
+def _point_equations(x: Tensor, offset: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Normal equations of `Σ w |ω × x + τ + σ x + offset|²` in (ω, τ, σ), in closed form."""
+    first, second = (weight * x).sum(1), (weight * x).mT @ x
+    square = second.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
+    identity = torch.eye(3, dtype=x.dtype).expand_as(second)
+    zero = torch.zeros_like(first).unsqueeze(-1)
+    # [first]× by its columns, which are first × e₁, e₂, e₃
+    skew = torch.linalg.cross(first.unsqueeze(-1).expand_as(second), identity, dim=1)
+    matrix = torch.cat(
+        [
+            torch.cat([square * identity - second, skew, zero], dim=-1),
+            torch.cat([skew.mT, weight.sum(1, keepdim=True) * identity, first.unsqueeze(-1)], dim=-1),
+            torch.cat([zero.mT, first.unsqueeze(1), square], dim=-1),
+        ],
+        dim=1,
+    )
+    pulls = [torch.linalg.cross(x, offset), offset, (x * offset).sum(-1, keepdim=True)]
+    return matrix, (weight * torch.cat(pulls, dim=-1)).sum(1)

@@ -116,9 +116,9 @@ def load_index(folder: str | Path) -> Index:
 def find_classifier(model: nn.Module | str | Path) -> Classifier:
     """A classifier in float32 and evaluation mode, by a name of `vn.pretrained` or a folder."""
     network = find_model(model)
-    check_model(network, None)
     if not isinstance(network, Classifier):
         raise RetrievalError(f"a {type(network).__name__} has no descriptors of shapes: use a classifier")
+    check_model(network, None)
     prepared = prepare(network)
     assert isinstance(prepared, Classifier)
     return prepared
