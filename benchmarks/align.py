@@ -1,10 +1,10 @@
 """Measure `vn align` on ModelNet40: two disjoint halves of the points of a shape, one of them in a random pose.
 
-    python benchmarks/align.py RUN --split train --shapes 5 --classes-to asymmetric.json    # the rule, first
-    python benchmarks/align.py RUN --shapes 10 --asymmetric asymmetric.json --pairs pairs.npz
+    python benchmarks/align.py RUN --split train --shapes 3 --classes-to asymmetric.json    # the rule, first
+    python benchmarks/align.py RUN --shapes 4 --asymmetric asymmetric.json --pairs pairs.npz
     python benchmarks/fpfh.py pairs.npz --asymmetric asymmetric.json                        # beside FPFH and RANSAC
 
-A class is asymmetric if for most of its training shapes no second pose fits (`Alignment.symmetric` is None). Errors are
+A class is asymmetric if no second pose fits most of these training shapes (`Alignment.symmetric` is None). Errors are
 geodesic, in degrees. "up to symmetry" is the error of the closest of the poses that `vn align` reports.
 """
 
@@ -34,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a run, a saved model or a name of vn.pretrained")
     parser.add_argument("--split", default="test", choices=("train", "val", "test"))
-    parser.add_argument("--shapes", type=int, default=10, help="of each class")
+    parser.add_argument("--shapes", type=int, default=4, help="of each class")
     parser.add_argument("--asymmetric", type=Path, help="file of the asymmetric classes")
     parser.add_argument("--classes-to", type=Path, help="write the asymmetric classes to this file")
     parser.add_argument("--pairs", type=Path, help="write the pairs of clouds to this file")

@@ -107,7 +107,7 @@ def align(
     relative = 1.0 if scale else (a.size / b.size).item()  # size of the source, in units of the target's
     options: dict[str, Any] = {"scale": scale, "overlap": overlap}
     few = Registration(relative * a.clouds[0].double(), b.clouds[0].double(), **options)
-    found, poses = _search(few, *features, seed)
+    found, poses = _search(few, features[0], features[1], seed)
     dense = Registration(relative * _dense(a, seed), _dense(b, seed + 1), **options)
     found = dense.refine(found, DENSE_STEPS)
     poses[0] = R = found.R[0]
