@@ -72,7 +72,7 @@ def test_a_can_rotates_about_its_axis(model):
     can = trimesh.creation.cone(1.0, 3.0)
     found = align(points_of(can, 3000, 1), points_of(can, 3000, 2) @ R.mT, model)
     assert found.symmetric.startswith("any angle about (")
-    assert len(found.poses) > 6
+    assert len(found.poses) > 3
     axis = R[:, 2]
     named = torch.tensor([float(x) for x in found.symmetric.split("(")[1].split(")")[0].split(",")]).double()
     assert abs(axis @ named) > 0.95
@@ -100,6 +100,8 @@ def about_z(*angles):
         ((0.0, 180.0), "2-fold about (0.00, 0.00, 1.00)"),
         ((0.0, 120.0, 240.0), "3-fold about (0.00, 0.00, 1.00)"),
         ((0.0, 90.0, 180.0, 270.0), "4-fold about (0.00, 0.00, 1.00)"),
+        ((0.0, 60.0, 120.0, 210.0), "any angle about (0.00, 0.00, 1.00)"),
+        (tuple(range(0, 360, 60)), "6-fold about (0.00, 0.00, 1.00)"),
         (tuple(range(0, 360, 30)), "any angle about (0.00, 0.00, 1.00)"),
     ],
 )

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..geometry import rotations
+from ..geometry.sampling import farthest_points
 from ..mesh import Mesh, read, sample
 from ..models import store
 from ..models.base import Classifier
@@ -20,6 +21,7 @@ from .predict import DEFAULT_POINTS
 from .retrieval import find_classifier
 
 COARSE_POINTS = 128  # of each shape, while all candidates are refined
+FINE_POINTS = 512  # of each shape, while the best of them are
 DENSE_POINTS = 4096  # of each shape, while the answer is refined
 COARSE_STEPS, FEW_STEPS, FINE_STEPS, DENSE_STEPS = 8, 6, 20, 10  # of ICP
 SHORTLIST = 12  # candidates that are refined with more points
@@ -106,9 +108,9 @@ def align(
     features = [mean_vectors(network, x.clouds) for x in (a, b)]
     relative = 1.0 if scale else (a.size / b.size).item()  # size of the source, in units of the target's
     options: dict[str, Any] = {"scale": scale, "overlap": overlap}
-    few = Registration(relative * a.clouds[0].double(), b.clouds[0].double(), **options)
-    found, poses = _search(few, features[0], features[1], seed)
-    dense = Registration(relative * _dense(a, seed), _dense(b, seed + 1), **options)
+    points = relative * _dense(a, seed), _dense(b, seed + 1)
+    found, poses = _search(Registration(*map(_thin, points), **options), features[0], features[1], seed)
+    dense = Registration(*points, **options)
     found = dense.refine(found, DENSE_STEPS)
     poses[0] = R = found.R[0]
     factor = found.s[0] * relative * b.size / a.size
@@ -135,7 +137,9 @@ def describe_symmetry(poses: Float[Tensor, "poses 3 3"]) -> str | None:
     ordered = torch.cat([angles.new_tensor([0.0, 360.0]), signed[about] % 360]).sort().values
     folds = round(360 / ordered.diff().clamp_min(SAME_POSE).min().item())
     axis = axis * axis[axis.abs().argmax()].sign()
-    what = "any angle" if folds > MAX_FOLDS else f"{folds}-fold"
+    # Of a solid of revolution some of the candidates fit, at no regular angles.
+    free = folds > MAX_FOLDS or (folds > 4 and 1 + about.sum() < folds)
+    what = "any angle" if free else f"{folds}-fold"
     words = f"{what} about ({', '.join(f'{round(x, 2) + 0.0:.2f}' for x in axis.tolist())})"  # without -0.00
     return words if about.all() else f"{words}, and about other axes"
 
@@ -164,6 +168,13 @@ def _dense(sampled: Sampled, seed: int) -> Float[Tensor, "points 3"]:
     else:
         points, _ = sample(mesh, DENSE_POINTS, generator=generator)
     return (points - sampled.center) / sampled.size
+
+
+def _thin(points: Float[Tensor, "points 3"]) -> Float[Tensor, "fewer 3"]:
+    """Evenly spaced points: random ones leave gaps, and residuals of equivalent poses would differ by more."""
+    if len(points) <= FINE_POINTS:
+        return points
+    return points[farthest_points(points.float().unsqueeze(0), FINE_POINTS)[0]]
 
 
 def _search(fine: Registration, a_vectors: Tensor, b_vectors: Tensor, seed: int) -> tuple[Poses, Tensor]:

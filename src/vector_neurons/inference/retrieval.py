@@ -168,7 +168,7 @@ def embed_each(
     remaining = iter(sources)
     while some := list(islice(remaining, batch_size)):
         sampled = [sample_source(source, store.metadata_of(model), seed, drop_nan) for source in some]
-        good = [one.clouds for one in sampled if isinstance(one, Sampled)]
+        good = [one.clouds.float() for one in sampled if isinstance(one, Sampled)]
         found = iter(())
         if good:
             clouds = torch.stack(good)
