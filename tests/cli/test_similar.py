@@ -121,9 +121,16 @@ def test_align_moves_a_mesh_and_keeps_its_faces(folder, network, rotated, tmp_pa
     assert "rotation by " in said
     assert "scale 25." in said
     assert "ambiguous" not in said
+    assert "badly" not in said
     moved, wanted = mesh.read(out), mesh.read(rotated)
     assert torch.equal(moved.faces, wanted.faces)
     assert torch.allclose(moved.vertices, wanted.vertices, atol=1.0)  # of 100
+
+
+def test_align_says_that_units_differ(folder, network, rotated, vn_command):
+    code, said, err = vn_command("align", folder / "bracket.ply", rotated, "--model", network)
+    assert code == 0, err
+    assert "try --scale" in said
 
 
 def test_align_says_that_a_cone_has_no_single_pose(folder, network, tmp_path, vn_command):

@@ -13,6 +13,8 @@ from ..inference.align import axis_and_angle
 from ..mesh import io
 from . import UserError, check_out
 
+BAD_FIT = 0.2  # of the radius of the target
+
 
 def run(
     source: Annotated[Path, tyro.conf.arg(metavar="A")],
@@ -66,5 +68,7 @@ def _print(found: Alignment, scale: bool) -> None:
     if scale:
         print(f"scale {found.scale:.6g}")
     print(f"residual {100 * found.residual:.2f} % of the radius of the target")
+    if found.residual > BAD_FIT:
+        print("the shapes fit badly: try --scale if their units differ, --overlap if they are partial")
     if found.symmetric is not None:
         print(f"the pose is ambiguous, {len(found.poses)} fit: the target is symmetric, {found.symmetric}")
