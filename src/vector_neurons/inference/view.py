@@ -29,7 +29,7 @@ RESOLUTION = 64  # of reconstructed meshes
 CHANGES = {
     "classification": "largest change of a probability",
     "segmentation": "largest change of a probability of any point",
-    "reconstruction": f"largest change of the occupancy at {QUERIES} query points, which turn with the input,",
+    "reconstruction": f"largest change of the occupancy at {QUERIES} query points, which turn with the input",
 }
 Progress = Callable[[int, int], None]
 

@@ -18,7 +18,7 @@ main { max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
 h1, h2 { line-height: 1.25; margin: 2.2rem 0 .6rem } h1 { margin-top: 0 }
 p, dl, figcaption { max-width: 46rem } dt { font-weight: 600 } dd { margin: 0 0 .5rem 1.5rem }
 figure { margin: 1.2rem 0 } img { display: block; max-width: 100%; height: auto }
-iframe { width: 100%; height: 56rem; border: 1px solid var(--line); border-radius: .5rem }
+iframe { width: 100%; height: 64rem; border: 1px solid var(--line); border-radius: .5rem }
 .wide { overflow-x: auto } table { border-collapse: collapse; margin: 1rem 0 }
 tr { border-bottom: 1px solid var(--line) }
 th, td { padding: .35rem .8rem; text-align: right; vertical-align: bottom }

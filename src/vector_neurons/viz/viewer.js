@@ -61,16 +61,16 @@ class Bars {
       }
       this.section.append(...(this.parts ? [] : [this.top]), list);
     }
-    if (this.parts) facts.append(element("dt", {}, "points of another part than in the first pose"), this.moved);
+    if (this.parts) facts.append(element("dt", {}, "points of another part"), this.moved);
     else if (answers.probabilities) {
       let same = 0;
       for (let pose = 0; pose < poses; pose++) same += this.best(pose) === this.best(0);
-      facts.append(element("dt", {}, "same answer as in the first pose"));
+      facts.append(element("dt", {}, "same answer"));
       facts.append(element("dd", {}, `${same} of ${poses} poses`));
     }
     const most = answers.change.reduce((a, b) => Math.max(a, b), 0);
-    facts.append(element("dt", {}, "equivariance error, this pose"), this.live);
-    facts.append(element("dt", {}, `largest over ${poses} poses`), element("dd", { class: "largest" }, tiny(most)));
+    facts.append(element("dt", {}, "equivariance error"), this.live);
+    facts.append(element("dt", {}, `largest of ${poses} poses`), element("dd", { class: "largest" }, tiny(most)));
     this.section.append(facts);
   }
 

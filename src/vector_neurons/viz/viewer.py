@@ -161,7 +161,7 @@ def _about(rotations: Float[Tensor, "poses 3 3"], change: str) -> str:
     return (
         f"The networks were run before, in {len(rotations)} poses, since a page opened from disk cannot load a runtime "
         f"for them. Shown are the answers in the pose nearest to the present one, on average {mean:.0f}° and at most "
-        f"{most:.0f}° away. Equivariance error: {change} from the first pose."
+        f"{most:.0f}° away. All is compared with the first pose; equivariance error: {change}."
     )
 
 
