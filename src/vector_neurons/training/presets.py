@@ -64,7 +64,7 @@ PAPER: Mapping[tuple[TaskName, str], RecipeConfig] = {
 # Ours, meant for two hours of two cores on ModelNet40. The linear frame saves most of the products of the MLP, which
 # the paper's ablation finds no better (89.7 and 89.5).
 FAST = RecipeConfig(epochs=28, ema=0.998, early_points=256, early_fraction=0.5)
-# FrameNet learns as much in an epoch of 256 points as in one of 512, which takes twice as long; so most epochs have few.
+# FrameNet learns as much in an epoch of 256 points as in one of 512, which takes twice as long: most epochs have few.
 FAST_FRAMENET = RecipeConfig(
     epochs=64,
     warmup=0.1,
