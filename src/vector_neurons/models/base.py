@@ -138,8 +138,11 @@ class Model(nn.Module):
         object.__setattr__(model, "arguments", arguments)
         return model
 
-    def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
-        """Random inputs that go with these points, and the kind of each: what `vn check` runs the network on."""
+    def example(self, points: Tensor) -> tuple[tuple[Tensor | None, ...], tuple[str, ...]]:
+        """Random inputs that go with these points, and the kind of each: what `vn check` runs the network on.
+
+        None stands for an argument of `forward` that is left out.
+        """
         return (points,), ("points",)
 
     def save_pretrained(self, save_directory: str | Path) -> None:
@@ -216,7 +219,7 @@ class Classifier(Model, ABC):
         points, vectors, scalars = (zero_padding(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
         return self.encode_masked(points, vectors, scalars, mask)
 
-    def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+    def example(self, points: Tensor) -> tuple[tuple[Tensor | None, ...], tuple[str, ...]]:
         return _example(points, self.arguments.get("inputs", ()))
 
     @abstractmethod
@@ -244,10 +247,10 @@ class Segmenter(Model, ABC):
         points, vectors, scalars = (zero_padding(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
         return in_range(self.segment_masked(points, category.long(), vectors, scalars, mask), points)
 
-    def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+    def example(self, points: Tensor) -> tuple[tuple[Tensor | None, ...], tuple[str, ...]]:
         category = torch.zeros(len(points), dtype=torch.long)
-        (points, *more), (kind, *kinds) = _example(points, self.arguments.get("inputs", ()))
-        return (points, category, *more), (kind, "scalars", *kinds)
+        (first, *more), (kind, *kinds) = _example(points, self.arguments.get("inputs", ()))
+        return (first, category, *more), (kind, "scalars", *kinds)
 
     @abstractmethod
     def segment_masked(
@@ -256,7 +259,7 @@ class Segmenter(Model, ABC):
         """Segment clouds whose padding is zero and masked."""
 
 
-def _example(points: Tensor, inputs: Any) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+def _example(points: Tensor, inputs: Any) -> tuple[tuple[Tensor | None, ...], tuple[str, ...]]:
     inputs = inputs_of(inputs)
     given: list[tuple[Any, str]] = [(points, "points")]
     if inputs.vectors:
