@@ -175,7 +175,7 @@ def test_the_network_of_the_package_rebuilds_a_ball(tmp_path, vn_command, camera
 
 
 def test_a_model_that_the_package_does_not_have():
-    with pytest.raises(store.StoreError, match="unknown pretrained model 'chairs': choose reconstruction"):
+    with pytest.raises(store.StoreError, match="model 'chairs': choose classification or reconstruction"):
         store.pretrained("chairs")
 
 

@@ -261,7 +261,7 @@ def test_the_command_prints_what_it_measured(tmp_path, vn_command, monkeypatch):
 def test_mistakes_are_one_line(tmp_path, vn_command, monkeypatch):
     vn.save(tiny(), tmp_path / "model")
     for arguments, message in {
-        ("nowhere",): "unknown pretrained model 'nowhere': choose reconstruction",
+        ("nowhere",): "unknown pretrained model 'nowhere': choose classification or reconstruction",
         (tmp_path,): "is not a saved model: it has no config.json",
         (tmp_path / "model", "-o", tmp_path / "x.pt2"): "cannot write a network for onnx to",
         (tmp_path / "model", "-o", tmp_path / "no" / "x.onnx"): "there is no folder",

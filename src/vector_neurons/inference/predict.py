@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..geometry.rotations import draw, rotate
 from ..mesh import MeshError
 from ..models import Metadata, OccupancyNetwork, store
-from ..models.base import Segmenter, inputs_of
+from ..models.base import Inputs, Segmenter, inputs_of
 from .inputs import Sampled, Source, name_source, read_mesh, sample_clouds
 from .parts import Parts
 
@@ -150,7 +150,7 @@ def check_model(network: nn.Module, category: str | None) -> int | None:
     known, kind = store.metadata_of(network), type(network).__name__
     if isinstance(network, OccupancyNetwork):
         raise PredictError(f"a {kind} has no classes: use it by `vn reconstruct`")
-    if any(inputs_of(getattr(network, "arguments", {}).get("inputs", ()))):
+    if any(inputs_of(getattr(network, "arguments", {}).get("inputs", Inputs()))):
         raise PredictError(f"this {kind} needs normals or other inputs of each point, which files do not have")
     segments = isinstance(network, Segmenter) or known.categories is not None
     if not segments:

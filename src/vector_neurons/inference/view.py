@@ -9,10 +9,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..data import Dataset, Shapes
-from ..geometry.rotations import axis_angle, evenly_spaced, rotate
+from ..geometry.rotations import axis_angle, evenly_spaced
 from ..mesh import sample
 from ..models import OccupancyNetwork, store
-from ..models.base import inputs_of
+from ..models.base import Inputs, inputs_of
 from ..tasks import reconstruct
 from ..training import batches, checkpoint, factory, find_run, read_config, run
 from ..viz import Answers, Exhibit, Picture, view_page
@@ -159,12 +159,12 @@ def answer(
     def turned() -> Iterator[tuple[Tensor, Tensor]]:
         for some in torch.split(rotations.double(), BATCH):
             # In float64: rounding of the rotation would be mistaken for an error of the network.
-            yield some, rotate(cloud.double(), some).float().to(device)
+            yield some, (cloud.double() @ some.mT).float().to(device)
             progress(len(some))
 
     if isinstance(network, OccupancyNetwork):
         queries = _queries(cloud)
-        occupancy = [network(clouds, rotate(queries, some).float().to(device)).cpu() for some, clouds in turned()]
+        occupancy = [network(clouds, (queries @ some.mT).float().to(device)).cpu() for some, clouds in turned()]
         surface = reconstruct(network, cloud, resolution=RESOLUTION, faces=MAX_FACES)
         picture = None if surface.is_cloud else Picture(surface.vertices.float(), surface.faces)
         return Answers(name, _change(torch.cat(occupancy).double().sigmoid()), picture=picture)
@@ -221,7 +221,7 @@ def _check_networks(networks: Sequence[nn.Module]) -> str:
     """Refuse networks that do not go together, or need more than points; gives their task."""
     found = []
     for network in networks:
-        if any(inputs_of(getattr(network, "arguments", {}).get("inputs", ()))):
+        if any(inputs_of(getattr(network, "arguments", {}).get("inputs", Inputs()))):
             raise PredictError(f"this {type(network).__name__} needs normals or other inputs of each point")
         known = store.metadata_of(network)
         parts = "segmentation" if known.categories is not None else "classification"

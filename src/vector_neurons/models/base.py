@@ -220,7 +220,7 @@ class Classifier(Model, ABC):
         return self.encode_masked(points, vectors, scalars, mask)
 
     def example(self, points: Tensor) -> tuple[tuple[Tensor | None, ...], tuple[str, ...]]:
-        return _example(points, self.arguments.get("inputs", ()))
+        return _example(points, self.arguments.get("inputs", Inputs()))
 
     @abstractmethod
     def encode_masked(
@@ -249,7 +249,7 @@ class Segmenter(Model, ABC):
 
     def example(self, points: Tensor) -> tuple[tuple[Tensor | None, ...], tuple[str, ...]]:
         category = torch.zeros(len(points), dtype=torch.long)
-        (first, *more), (kind, *kinds) = _example(points, self.arguments.get("inputs", ()))
+        (first, *more), (kind, *kinds) = _example(points, self.arguments.get("inputs", Inputs()))
         return (first, category, *more), (kind, "scalars", *kinds)
 
     @abstractmethod

@@ -45,7 +45,7 @@ class Picture:
 
     points: Float[Tensor, "points 3"]
     faces: Int[Tensor, "faces 3"] | None = None
-    parts: Int[Tensor, "*poses points"] | None = None
+    parts: Int[Tensor, "..."] | None = None
 
 
 @dataclass(frozen=True)
