@@ -22,6 +22,7 @@ from ._masked import masked_max, masked_mean
 
 RECOMPUTE_MAX_CHANNELS = 24  # recompute projections of narrow features in backward instead of storing them
 FLOAT64_MAX_WEIGHTS = 1 << 13  # maps of so few weights per point run in float64 without gradient, at little cost
+MATMUL_MIN_ROWS = 128  # for fewer rows, preparing a weight takes the kernels longer than torch's product
 # A running sum over more rows than a neighborhood is split into groups: it keeps digits, and the threads busy.
 NEIGHBORHOOD_MAX_ROWS = 256
 MEAN_GROUP = 64
@@ -172,7 +173,7 @@ def scalar_block(
 def scalar_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """An affine map of scalars."""
     # Large results of the kernel come from its pool of memory, which saves most of the time of narrow maps.
-    if x.ndim > 1 and x.dtype == weight.dtype and scalar_fusable(x):
+    if x.ndim > 1 and x.dtype == weight.dtype and scalar_fusable(x) and many_rows(x):
         projected = ops.project(x, weight.mT)
         return projected if bias is None else projected.add_(bias)
     return F.linear(x, weight, bias)
@@ -181,6 +182,11 @@ def scalar_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def scalar_fusable(x: Tensor) -> bool:
     """Whether the kernels can take these scalars."""
     return x.device.type == "cpu" and x.numel() > 0 and kernels.applicable(x) and not autocast(x)
+
+
+def many_rows(x: Tensor) -> bool:
+    """Whether products of the kernels pay for these scalars; yes for a dynamic number of them."""
+    return not _static(x.numel()) or x.numel() >= MATMUL_MIN_ROWS * x.shape[-1]
 
 
 def project_onto_frame(x: Tensor, frame: Tensor) -> Tensor:
@@ -286,12 +292,18 @@ def _identity_affine(like: Tensor, channels: int) -> Tensor:
 
 def _mean_group(rows: int) -> int:
     """How many rows the kernels average at a time: all of a neighborhood, a divisor of more, one of a dynamic size."""
-    if torch.compiler.is_compiling():
-        from torch.fx.experimental.symbolic_shapes import has_static_value
-
-        if not has_static_value(rows):
-            return 1
+    if not _static(rows):
+        return 1
     return rows if rows <= NEIGHBORHOOD_MAX_ROWS else max(d for d in range(1, MEAN_GROUP + 1) if rows % d == 0)
+
+
+def _static(size: int) -> bool:
+    """Whether a size is a number here, not a symbol of a compiled graph."""
+    if not torch.compiler.is_compiling():
+        return True
+    from torch.fx.experimental.symbolic_shapes import has_static_value
+
+    return has_static_value(size)
 
 
 def _pad(weight: Tensor) -> Tensor:

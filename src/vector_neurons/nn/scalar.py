@@ -342,7 +342,7 @@ class Block(nn.Module):
     def _apply_all(
         self, x: Scalars | EdgeInput | ConcatGlobal, mask: Mask | None, *, with_max: bool
     ) -> tuple[Tensor, Tensor]:
-        if isinstance(x, Tensor) and (norm := self.constant_norm(x, mask)) is not None:
+        if isinstance(x, Tensor) and _dispatch.many_rows(x) and (norm := self.constant_norm(x, mask)) is not None:
             check_scalars(self, x, self.linear.in_channels)
             return _dispatch.scalar_block(x, self.linear.weight, norm, self.negative_slope, with_max=with_max)
         if isinstance(x, Tensor) and self._plain_linear() and (bn := self._fusable_norm(x, mask)) is not None:
