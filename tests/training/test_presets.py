@@ -35,7 +35,7 @@ def test_every_preset_can_work(task):
 def test_framenet_has_a_fast_recipe_and_none_of_the_paper(task):
     found = presets(task)
     config = found["fast-vn-framenet-SO3"]
-    assert (config.network.model, config.recipe.epochs, config.recipe.early_points) == ("framenet", 64, 256)
+    assert (config.network.model, config.recipe.epochs, config.recipe.early_points) == ("framenet", 40, None)
     assert "paper-vn-framenet-SO3" not in found
 
 
