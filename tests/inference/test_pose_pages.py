@@ -12,7 +12,7 @@ from vector_neurons.data import Shapes
 from vector_neurons.geometry.rotations import draw, geodesic_distance, rotate
 from vector_neurons.inference import PredictError, answer, pose_grid, view
 from vector_neurons.mesh import MeshError
-from vector_neurons.models import DGCNN, DGCNNSegmenter, FrameNet, Metadata, OccupancyNetwork
+from vector_neurons.models import DGCNN, DGCNNSegmenter, FrameNet, Inputs, Metadata, OccupancyNetwork
 from vector_neurons.training import TrainingError, fit
 
 POSES = 6
@@ -155,7 +155,7 @@ def test_what_cannot_be_shown_is_refused(box, runs, tmp_path):
     with pytest.raises(PredictError, match="nothing to compare with"):
         view("shapes", None, small())
     with pytest.raises(PredictError, match="needs normals"):
-        view(box, FrameNet(3, k=8, width=16, inputs=(1, 0)))
+        view(box, FrameNet(3, k=8, width=16, inputs=Inputs(vectors=1)))
     with pytest.raises(TrainingError, match="holds no run"):
         view(tmp_path, poses=1)
     (tmp_path / "bad.ply").write_bytes(b"ply\nformat")
