@@ -295,4 +295,4 @@ def _quiet() -> Iterator[None]:
         jaxtyping.config.update("jaxtyping_disable", disabled)
 
 
-__all__ = ["MAX_DIFFERENCE", "MAX_INVARIANCE_ERROR", "SIZES", "Check", "Export", "ExportError", "Format", "export"]
+__all__ = ["Check", "Export", "ExportError", "export"]
