@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import kernels
+from ..geometry.neighbors import gather
 from ..kernels import frame_ops, max_ops, ops
 from . import functional as VF
 from . import sync
@@ -22,6 +23,7 @@ from ._masked import masked_max, masked_mean
 
 RECOMPUTE_MAX_CHANNELS = 24  # recompute projections of narrow features in backward instead of storing them
 FLOAT64_MAX_WEIGHTS = 1 << 13  # maps of so few weights per point run in float64 without gradient, at little cost
+COVARIANCE_MIN_RATIO = 4  # of the outputs to the inputs of a map, from which on its statistics come from its input
 MATMUL_MIN_ROWS = 128  # for fewer rows, preparing a weight takes the kernels longer than torch's product
 # A running sum over more rows than a neighborhood is split into groups: it keeps digits, and the threads busy.
 NEIGHBORHOOD_MAX_ROWS = 256
@@ -128,6 +130,39 @@ def edge_max(bn: nn.BatchNorm1d, x: Tensor, weight: Tensor, neighbors: Tensor, n
         projected, neighbors, found, norm.to(wide.dtype), negative_slope=negative_slope, batch=batch
     )
     return out.to(x.dtype)
+
+
+def block_max(
+    bn: nn.BatchNorm1d, x: Tensor, weight: Tensor, bias: Tensor | None, negative_slope: float
+) -> Tensor | None:
+    """A block, and its maximum over the points of each cloud: without its output at the points.
+
+    The maximum is that of the linear map, as in `edge_max`: differentiable at the points that have it. The statistics
+    of the map are those of its input, `W x̄` and the diagonal of `W cov(x) Wᵀ`. None where that would not be faster.
+    """
+    if x.ndim != 3 or x.shape[-1] * COVARIANCE_MIN_RATIO > len(weight):
+        return None
+    x = x.contiguous()
+    where = max_ops.product_argmax(x, weight.mT, bn.weight)
+    largest = gather(x, where.unsqueeze(-1)).squeeze(2)  # (B, out, in)
+    if not uses_batch_stats(bn):
+        norm, mapped = _running_norm(bn, bias), (largest * weight).sum(-1)
+    else:
+        batch = x.shape[0] * x.shape[1]
+        check_enough(batch)
+        rows, wide = x.flatten(0, 1).double(), weight.double()  # a variance may be a small difference
+        mean = rows.sum(0) / batch
+        about = mean.detach()
+        centered = rows - about  # the variance has no gradient through the mean
+        half = centered.detach().mT @ centered / batch  # its gradient is half of the covariance's, which is symmetric
+        variance = ((wide @ (2 * half - half.detach())) * wide).sum(-1).clamp(min=0)
+        means = wide.detach() @ about
+        update_running_stats(bn, means if bias is None else means + bias.detach(), variance.detach(), batch)
+        # Rounded about the mean, whose gradient the second term has: its value is zero.
+        mapped = ((largest - about.to(x.dtype)) * weight).sum(-1) - weight @ (mean - about).to(x.dtype)
+        # The norm removes the bias, as in `scalar_norm`.
+        norm = _norm_rows(bn, torch.zeros_like(means) if bias is None else 0 * bias, variance)
+    return frame_ops.scalar_norm(mapped, norm, negative_slope=negative_slope)[0]
 
 
 def max_mean(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -339,6 +339,14 @@ class Block(nn.Module):
             return None
         return _dispatch.edge_max(bn, x, linear.weight, neighbors, self.negative_slope)
 
+    def point_max(self, x: Scalars) -> NewScalars | None:
+        """The block, and its maximum over the points `(B, N, C)`, if a kernel can."""
+        bn, linear = self._fusable_norm(x, None), self.linear
+        if bn is None or not self._plain_linear() or linear.weight.dtype != x.dtype:
+            return None
+        check_scalars(self, x, linear.in_channels)
+        return _dispatch.block_max(bn, x, linear.weight, linear.bias, self.negative_slope)
+
     def _apply_all(
         self, x: Scalars | EdgeInput | ConcatGlobal, mask: Mask | None, *, with_max: bool
     ) -> tuple[Tensor, Tensor]:
@@ -485,7 +493,12 @@ class MeanPool(nn.Module):
 
 
 def block_pool(block: nn.Module, pool: nn.Module, x: Scalars, mask: Mask | None = None) -> NewScalars:
-    """Apply a block and a pool over points."""
+    """Apply a block and a pool over points, without the block's output at the points where possible."""
+    # The kernel does not call the block and the pool: not if they were replaced or have hooks.
+    if type(block) is Block and type(pool) is MaxPool and mask is None and not hooked(block) and not hooked(pool):
+        largest = block.point_max(x)
+        if largest is not None:
+            return largest
     return pool(block(x, mask), mask)
 
 
