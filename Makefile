@@ -1,6 +1,6 @@
 # `make demo` shows the main thing, `make test` proves it. Both set everything up by themselves.
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs lint kernels slow fuzz sanitize bench install clean
+.PHONY: help demo test docs lint kernels slow fuzz sanitize bench results-check install clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -25,6 +25,7 @@ help:
 	@echo "make fuzz   damaged files, crashes at every write, full disks: 1,500 cases and more, minutes"
 	@echo "make sanitize  the tests of the native kernels under address and undefined-behavior sanitizers"
 	@echo "make bench  the published formulation against this library: docs/speed.md, half an hour"
+	@echo "make results-check  every number under results/ again, from the weights there and the packs in VN_DATA"
 	@echo "make clean  remove the virtual environment and caches"
 
 install: $(STAMP)
@@ -73,6 +74,9 @@ sanitize: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
+
+results-check: $(STAMP)
+	$(BIN)/python benchmarks/results_check.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

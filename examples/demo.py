@@ -4,7 +4,8 @@
 
 Trains three small networks, DGCNN, VN-DGCNN and FrameNet, on embedded shapes rotated about the vertical axis (z) and
 tests them under z and SO(3). Prints the table, with the relative change of their outputs under rotations, and writes
-demo/report.html. Runs that are there already are not trained again.
+demo/report.html, which ends in a page where test shapes are turned by hand (demo/view.html). Runs that are there
+already are not trained again.
 """
 
 import argparse
@@ -19,11 +20,12 @@ from torch import Tensor
 
 from vector_neurons import kernels, testing
 from vector_neurons.data import Dataset
+from vector_neurons.inference import answer, pose_grid
 from vector_neurons.models import store
 from vector_neurons.training import RunConfig, batches, factory, read_config
 from vector_neurons.training.log import curves, read_metrics
 from vector_neurons.typing import Rotations
-from vector_neurons.viz import Page, confusion, gallery
+from vector_neurons.viz import Exhibit, Page, Picture, confusion, gallery, view_page
 
 COMMON = """--data shapes --size 1260 --points 256 --stored-points 512 --train-rotations z --test-rotations z SO3
 --epochs 12 --hidden 64 --dropout 0.2 --anisotropic-scale 1.1 --shift 0 --ema 0.99 --threads 1"""
@@ -32,6 +34,7 @@ FRAMENET = "--model framenet --embedding 48 --batch-size 20 --lr 2e-3 --warmup 0
 POSES: dict[Rotations, str] = {"z": "upright", "SO3": "in a random pose"}
 SHOWN, TRIALS = torch.tensor([0, 6, 11]), 4  # test shapes of the gallery, and how many poses of each
 BATCH = 42
+TURNED = 200  # poses of the page where shapes are turned by hand
 
 
 @dataclass(frozen=True)
@@ -235,6 +238,19 @@ def add_example(
     page.text(" ".join(sentences))
 
 
+def turn_by_hand(out: Path, data: Dataset, config: RunConfig) -> str:
+    """The page where some test shapes are turned by hand, beside the answers of the networks."""
+    models = {network.name: store.load(out / key / "best") for key, network in NETWORKS.items()}
+    rotations, exhibits = pose_grid(TURNED), []
+    for index in (SHOWN % len(data)).tolist():
+        clouds = batches.evaluation_batch(data, torch.tensor([index]), config.data, "I", config.runtime.seed)
+        answers = [answer(model, clouds.points[0], rotations, name=name) for name, model in models.items()]
+        truth = data.classes[data.labels[index]]
+        picture = Picture(dense(data, config, index, "I"))
+        exhibits.append(Exhibit(truth, picture, answers=answers, classes=data.classes, truth=truth))
+    return view_page("Turn a test shape by hand", exhibits, rotations)
+
+
 def report(out: Path, tested: list[Tested], rows: list[list[str]], data: Dataset) -> Page:
     """Write the page, from the question and the results to the details."""
     config = read_config(out / "vector")
@@ -294,6 +310,15 @@ def report(out: Path, tested: list[Tested], rows: list[list[str]], data: Dataset
             "upright shapes that are in neither the training nor the test set (val); these select the epoch that is "
             "tested.",
         )
+    page.heading("Turn a shape by hand")
+    by_hand = turn_by_hand(out, data, config)
+    (out / "view.html").write_text(by_hand, encoding="utf-8")
+    page.embed(
+        by_hand,
+        f"test shapes to turn by hand, with the probabilities that {', '.join(each.name for each in tested)} give",
+        "Turn a test shape: the bars of DGCNN move, those of VN-DGCNN and FrameNet stand still. About the vertical "
+        "axis (left and right) the shape stays upright, as in training. In a window of its own: view.html.",
+    )
     return page
 
 

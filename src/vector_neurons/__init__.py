@@ -2,11 +2,11 @@
 
 `import vector_neurons as vn` gives the layers (`vn.Linear`, `vn.Block`, `vn.EdgeConv`, `vn.Invariant`, …), the graph
 (`vn.knn`), `vn.KITS` for networks written once for vector and scalar neurons, the networks (`vn.models`), and
-`vn.save`, `vn.load` and `vn.pretrained` for trained ones.
+`vn.save`, `vn.load`, `vn.pretrained` and `vn.predict` for trained ones.
 """
 
 from importlib import import_module
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from . import geometry, kernels, models, nn, testing, typing
 from .geometry.neighbors import knn
@@ -14,14 +14,19 @@ from .models.store import load, pretrained, save
 from .nn import KITS
 from .nn.vector import *  # noqa: F403 - the layers, as listed in its __all__
 
+if TYPE_CHECKING:
+    from .inference import predict
+
 __version__ = "0.1.0"
-LAZY = ("compat", "data", "mesh", "tasks", "training", "viz")  # imported on first use
+LAZY = ("compat", "data", "inference", "mesh", "tasks", "training", "viz")  # imported on first use
 
 
-def __getattr__(name: str) -> ModuleType:
-    """`vn.data`, `vn.mesh`, `vn.tasks` and so on, imported when they are first used."""
+def __getattr__(name: str) -> Any:
+    """`vn.data`, `vn.mesh`, `vn.tasks` and so on, and `vn.predict`, imported when they are first used."""
     if name in LAZY:
         return import_module(f".{name}", __name__)
+    if name == "predict":
+        return import_module(".inference", __name__).predict
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -29,5 +34,6 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *LAZY, *(name for name in globals() if name.startswith("__"))})
 
 
-__all__ = ["KITS", "geometry", "kernels", "knn", "load", "models", "nn", "pretrained", "save", "testing", "typing"]
+__all__ = ["KITS", "geometry", "kernels", "knn", "load", "models", "nn", "predict", "pretrained", "save", "testing"]
+__all__ += ["typing"]
 __all__ += nn.vector.__all__

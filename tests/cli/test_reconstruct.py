@@ -1,6 +1,7 @@
 """`vn train reconstruction` and `vn reconstruct`: from a scan to a file."""
 
 import errno
+import json
 import os
 
 import numpy as np
@@ -41,9 +42,11 @@ def test_train_reconstruction(tmp_path, vn_command):
     code, out, err = vn_command("train", "reconstruction", "--data", "shapes", *FLAGS, "--out", tmp_path / "run")
     assert code == 0, err
     assert "iou_0.2" in out
-    code, out, err = vn_command("evaluate", tmp_path / "run", "--rotations", "SO3", "--meshes", 1)
+    code, out, err = vn_command("evaluate", tmp_path / "run", "--rotations", "SO3", "--meshes", 1, "--save")
     assert code == 0, err
     assert "normal_consistency" in out
+    (saved,) = json.loads((tmp_path / "run" / "meshes.json").read_text())["SO3"]
+    assert saved["shapes"] == 1
 
 
 @pytest.mark.parametrize("suffix", [".ply", ".obj", ".stl", ".glb"])
@@ -172,7 +175,7 @@ def test_the_network_of_the_package_rebuilds_a_ball(tmp_path, vn_command, camera
 
 
 def test_a_model_that_the_package_does_not_have():
-    with pytest.raises(store.StoreError, match="unknown pretrained model 'chairs': choose reconstruction"):
+    with pytest.raises(store.StoreError, match="model 'chairs': choose classification or reconstruction"):
         store.pretrained("chairs")
 
 

@@ -1,8 +1,12 @@
 """`vn tables`."""
 
+from typing import get_args
+
 import pytest
 
+from vector_neurons.cli.tables import TableName
 from vector_neurons.training import loop
+from vector_neurons.training.presets import TABLES
 
 
 def test_a_cell_of_the_table(tmp_path, vn_command, monkeypatch):
@@ -19,6 +23,10 @@ def test_a_cell_of_the_table(tmp_path, vn_command, monkeypatch):
     assert folder == tmp_path / "vn-dgcnn-linear-z"
     assert (config.recipe.epochs, config.data.points, config.protocol.test_rotations) == (1, 512, ("z", "SO3"))
     assert (tmp_path / "classification.md").read_text() in out
+
+
+def test_every_table_has_its_name():
+    assert set(get_args(TableName)) == set(TABLES)
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,26 @@ def run(tmp_path_factory):
 
 
 def test_evaluate_prints_mean_and_spread(run, vn_command):
-    code, out, _ = vn_command("evaluate", run, "--rotations", "SO3", "--trials", 3)
+    before = (run / "test.json").read_text()
+    flags = ["evaluate", run, "--rotations", "SO3", "--trials", 3]
+    code, out, _ = vn_command(*flags)
     assert code == 0
     assert "±" in out
+    assert (run / "test.json").read_text() == before
+    assert vn_command(*flags, "--save")[:2] == (0, out)
     assert len(json.loads((run / "test.json").read_text())["SO3"]) == 3
+
+
+def test_a_run_can_leave_the_test_set_alone(tmp_path, vn_command, monkeypatch):
+    monkeypatch.setattr("vector_neurons.training.evaluation.evaluate", lambda *_: pytest.fail("opened the test set"))
+    flags = ["--size", 42, "--points", 64, "--stored-points", 64, "--batch-size", 14, "--k", 4, "--widths", 6]
+    code, out, err = vn_command(
+        "train", "classification", *flags, "--epochs", 1, "--no-test", "--out", tmp_path / "run"
+    )
+    assert code == 0, err
+    assert out.endswith("epoch 1 was best on the validation set\n")
+    assert vn_command("train", "--resume", tmp_path / "run", "--epochs", 2, "--no-test")[0] == 0
+    assert not (tmp_path / "run" / "test.json").exists()
 
 
 def test_evaluate_shows_classes_and_confusion(run, vn_command, tmp_path):

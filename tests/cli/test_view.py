@@ -1,5 +1,7 @@
 import sys
 
+import trimesh
+
 
 def test_view_draws_every_family(vn_command, tmp_path):
     file = tmp_path / "gallery.png"
@@ -32,3 +34,36 @@ def test_view_says_in_one_line_what_is_wrong(vn_command, tmp_path, monkeypatch):
     code, _, err = vn_command("view", "chapes", "--png", file)
     assert code == 2
     assert "shapes" in err
+
+
+def test_view_writes_a_page(vn_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = vn_command("view", "shapes")
+    assert (code, err) == (0, "")
+    assert out.startswith("view.html: 1.")
+    assert (tmp_path / "view.html").read_text().startswith("<!doctype html>")
+    trimesh.creation.box().export("box.off")
+    code, out, err = vn_command("view", "box.off", "--poses", 2, "-o", "box.html", "--threads", 1)
+    assert (code, err) == (0, "ran 2 of 2 poses\n")
+    assert '"FrameNet, vector neurons"' in (tmp_path / "box.html").read_text()
+
+
+def test_pages_that_cannot_be_written(vn_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trimesh.creation.box().export("box.off")
+
+    def wrong(*arguments):
+        code, out, err = vn_command("view", *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        return err
+
+    assert "there is no file or folder chapes: give a mesh" in wrong("chapes")
+    assert "cannot write a page to a.pdf: only .html" in wrong("shapes", "-o", "a.pdf")
+    assert "--poses takes 1 to 5,000" in wrong("box.off", "--poses", 0)
+    assert "--shapes takes 1 to 40" in wrong("box.off", "--shapes", 100)
+    assert "--threads takes 1" in wrong("box.off", "--threads", 0)
+    assert "holds no run" in wrong(tmp_path)
+    assert "no pretrained model of this name" in wrong("box.off", "--model", "nothing")
+    assert "a category is for part segmentation" in wrong("box.off", "--category", "chair")
+    assert "vn view shapes --png a.png" in wrong("box.off", "--png", "a.png")
+    assert not list(tmp_path.glob("*.html"))

@@ -5,12 +5,14 @@ import json
 import re
 import subprocess
 import sys
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import torch
 from blocks import ROOT, text
+from pages import unpack
 
 from vector_neurons.data import Shapes
 from vector_neurons.training import DataConfig
@@ -98,6 +100,14 @@ def test_the_demo_trains_tests_and_reports(tmp_path):
     assert "The most confident error of the best network" in read.heads
     assert all(f"<td>{number}</td>" in page for row in table.values() for number in row)
     assert "prefers-color-scheme: dark" in page
+    by_hand = (tmp_path / "view.html").read_text()
+    assert page.endswith(f'srcdoc="{escape(by_hand)}"></iframe></main></body></html>\n')
+    shapes = unpack(by_hand)["exhibits"]
+    assert len(shapes) == 3
+    for shape in shapes:
+        errors = {answers["network"]: answers["change"].max() for answers in shape["answers"]}
+        assert list(errors) == list(NETWORKS.values())
+        assert max(errors["VN-DGCNN"], errors["FrameNet"]) <= 1e-5 < errors["DGCNN"]
 
 
 def outcome(demo, name, answers, labels, classes=3):

@@ -25,13 +25,14 @@ def output_of(monkeypatch, tmp_path, capsys):
     return run
 
 
-def test_there_are_six_and_they_are_short():
-    assert len(SCRIPTS) == 6
+def test_there_are_seven_and_they_are_short():
+    assert len(SCRIPTS) == 7
     assert max(len(script.read_text().splitlines()) for script in SCRIPTS) < 40
 
 
-def test_a_network_of_ones_own_learns_and_has_one_accuracy(output_of):
-    upright, rotated = (float(found) for found in re.findall(r"([\d.]+)%", output_of("own_network.py")))
+@pytest.mark.parametrize("name", ["own_network.py", "accelerate_training.py"])
+def test_a_network_of_ones_own_learns_and_has_one_accuracy(output_of, name):
+    upright, rotated = (float(found) for found in re.findall(r"([\d.]+)%", output_of(name)))
     assert upright == rotated >= 60
 
 

@@ -31,6 +31,8 @@ MODULES = [
     "geometry.sampling",
     "geometry.scale",
     "geometry.segments",
+    "inference",
+    "inference.export",
     "kernels",
     "mesh",
     "models",

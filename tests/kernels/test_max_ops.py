@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from maxima import B, C, K, N, arguments, draw
 from mutated import mutated
 from torch import nn
 
@@ -13,28 +14,7 @@ from vector_neurons.nn import scalar, sync
 from vector_neurons.testing import relative_error
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no C++ compiler here")
-B, N, K, C = 2, 9, 4, 5
 operators = torch.ops.vector_neurons
-
-
-def draw(*shape):
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
-
-
-def arguments():
-    projected, neighbors, sign = draw(B, N, 2 * C), vn.knn(draw(B, N, 3), K), draw(C)
-    center = draw(C)
-    found, centered = (operators.edge_max(projected, neighbors, sign, about) for about in (None, center))
-    moments = found[3]
-    norm = torch.stack([sign, draw(C), moments[0], 1 / moments[1]])
-    return {
-        "edge_max": (projected, neighbors, sign, None),
-        "edge_max-center": (projected, neighbors, sign, center),
-        "edge_norm": (projected, neighbors, *found, norm, 0.2, B * N * K),
-        "edge_norm-center": (projected, neighbors, *centered, norm, 0.2, 0),
-        "max_mean": (draw(B, N, C),),
-        "product_argmax": (draw(B, N, 3), draw(3, C), sign),
-    }
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def test_settings_errors_say_what_is_wanted():
 def test_a_test_that_cannot_be_written_is_shown(run, vn_command, monkeypatch):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(results, "write_file", lambda *_: (_ for _ in ()).throw(full))
-    code, out, err = vn_command("evaluate", run, "--rotations", "SO3")
+    code, out, err = vn_command("evaluate", run, "--rotations", "SO3", "--save")
     assert code == 2
     assert "SO3" in out
     assert "No space left on device" in err

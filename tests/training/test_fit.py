@@ -229,3 +229,14 @@ def test_a_configuration_survives_a_file():
     assert RunConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
     with pytest.raises(ConfigError, match="another version"):
         RunConfig.from_dict({"task": "classification", "data": {"color": "red"}})
+
+
+@pytest.mark.parametrize(("neurons", "same"), [("vector", True), ("scalar", False)])
+def test_rotations_of_the_training_shapes_change_nothing_for_an_invariant_network(tmp_path, neurons, same):
+    """So one training fills all columns of a table: augmentation comes before the rotation."""
+    losses = []
+    for kind in ("I", "z", "SO3"):
+        fit(tiny(neurons=neurons, train_rotations=kind, epochs=2, seed=1), tmp_path / kind)
+        losses.append([line[split]["loss"] for line in metrics(tmp_path / kind) for split in ("train", "val")])
+    aligned, *rotated = torch.tensor(losses)
+    assert [torch.allclose(x, aligned, rtol=1e-4) for x in rotated] == [same, same]

@@ -8,7 +8,7 @@ from tiny import tiny
 from torch import nn
 
 from vector_neurons.geometry import rotations
-from vector_neurons.training import RecipeConfig, batches, factory, optimize
+from vector_neurons.training import RecipeConfig, batches, evaluation, factory, fit, optimize
 
 
 def test_schedules():
@@ -91,3 +91,18 @@ def test_training_poses_follow_the_protocol(kind, upright):
 def test_fewer_points_early():
     config = tiny(epochs=4, early_points=16, early_fraction=0.5)
     assert [batches.points_at(config, epoch) for epoch in range(4)] == [16, 16, 64, 64]
+
+
+def test_validation_has_the_points_of_training_and_the_best_model_those_of_testing(tmp_path, monkeypatch):
+    seen = []
+
+    def measure(model, task, data, config, *_):
+        seen.append(config.data.points)
+        score = 90 if config.data.points == 16 else 40 + len(seen)  # fewer points, and yet higher scores
+        return {"score": score}
+
+    monkeypatch.setattr(evaluation, "measure", measure)
+    monkeypatch.setattr(evaluation, "compute_metrics", lambda task, counts: {"loss": 1.0, "accuracy": counts["score"]})
+    progress = fit(tiny(epochs=4, early_points=16, early_fraction=0.5), tmp_path / "run")
+    assert seen == [16, 16, 64, 64]
+    assert (progress.best_epoch, progress.best) == (4, 44)

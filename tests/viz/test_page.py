@@ -49,6 +49,14 @@ def test_tables_figures_and_terms_have_their_legends():
     assert "<figcaption>rows &gt; columns</figcaption>" in text
 
 
+def test_a_page_in_a_page_is_escaped():
+    built = Page("t")
+    built.embed('<p id="a">1 & 2</p>', 'a "frame"', "turn <it>")
+    text = str(built)
+    assert "<p>turn &lt;it&gt;</p>" in text
+    assert 'title="a &quot;frame&quot;" srcdoc="&lt;p id=&quot;a&quot;&gt;1 &amp; 2&lt;/p&gt;"' in text
+
+
 def test_pages_follow_the_light_or_dark_setting():
     text = str(Page("t"))
     assert "color-scheme: light dark" in text

@@ -11,15 +11,20 @@ from .._files import first_line
 SIGPIPE = 13  # which Windows does not have
 NAME_MAX_BYTES = 255  # of a file
 VERBS = {
+    "align": "move a shape to the pose of another one, of the same kind",
     "check": "measure the equivariance of a network, layer by layer",
     "convert": "convert a checkpoint of the paper's authors to a model of this library",
     "data": "convert published data sets or your own files to packs for training",
+    "embed": "make an index of the shapes in a folder, for `vn similar`",
     "evaluate": "test the best model of a run on the test set, under rotations",
+    "export": "write a network to a file for onnxruntime or torch, and check it",
     "kernels": "show or build the native (C++) kernels",
+    "predict": "name shapes in files, or their parts, in any pose and units",
     "reconstruct": "reconstruct a closed mesh from a scan, in any pose and units",
+    "similar": "find the shapes of an index that are most similar to one, in any pose",
     "tables": "reproduce a table of the paper, beside the paper's numbers",
     "train": "train a network, or resume a run",
-    "view": "draw clouds of a data set, parts in color",
+    "view": "write a page to turn shapes in, beside what networks answer",
 }
 
 

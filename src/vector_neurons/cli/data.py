@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, ClassVar, TextIO
@@ -17,9 +17,9 @@ from ..data.pack import DataError, Pack, open_pack, pack_path, verify
 from ..data.rows import Up
 from ..data.splits import histogram, split_rows
 from . import UserError
+from .progress import Progress, progress_of
 
 Source = Annotated[Path | None, tyro.conf.arg(name="from", metavar="PATH")]
-Progress = Callable[[int, int], None]
 MAX_DAMAGED_LINES = 20  # printed
 
 
@@ -144,7 +144,7 @@ def run(
     """
     try:
         if what.source is not None:
-            with _progress() as progress:
+            with progress_of() as progress:
                 path = what.convert(what.source, progress)
         else:
             path = what.path()
@@ -218,34 +218,3 @@ def _training_splits(pack: Pack) -> str:
     drawn = [split for split in sizes if split not in pack.splits]
     how = f" ({' and '.join(drawn)} drawn by split_seed)" if drawn else ""
     return ", ".join(f"{split} {size:,}" for split, size in sizes.items()) + how
-
-
-def _progress() -> AbstractContextManager[Progress]:
-    """Show a progress bar on a terminal; elsewhere print a line for every tenth of the work."""
-    if sys.stderr.isatty():
-        return _Bar()
-    last = [-1]
-
-    def line(done: int, total: int) -> None:
-        tenth = 10 * done // total
-        if tenth > last[0] and total:
-            last[0] = tenth
-            print(f"read {done:,} of {total:,} shapes", file=sys.stderr)
-
-    return nullcontext(line)
-
-
-class _Bar(AbstractContextManager[Progress]):
-    def __enter__(self) -> Progress:
-        from tqdm import tqdm
-
-        self.bar = tqdm(unit=" shapes")
-
-        def show(done: int, total: int) -> None:
-            self.bar.total = total
-            self.bar.update(done - self.bar.n)
-
-        return show
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()

@@ -26,8 +26,9 @@ def run(
     device: str | None = None,
     confusion: Path | None = None,
     meshes: int = 0,
+    save: bool = False,
 ) -> int:
-    """Test the best model of a run on the test set, overall and by class; the results are added to its test.json.
+    """Test the best model of a run on the test set, overall and by class.
 
     Careful: of a run that was trained with --model my_file.py:MyNet, this EXECUTES the copy of that file in its folder.
 
@@ -38,8 +39,8 @@ def run(
         trials: number of tests, each with other fixed rotations of the clouds, reported as mean ± standard deviation.
         device: cpu, cuda or cuda:1; by default that of the training.
         confusion: classification: write the confusion matrix to this file, .csv for numbers or .png for a picture.
-        meshes: reconstruction: also reconstruct meshes of so many test shapes, compare them with the true surfaces,
-            and write the means to meshes.json.
+        meshes: reconstruction: also reconstruct meshes of so many test shapes, and compare them with the true surfaces.
+        save: add the results to the run's test.json, and those of --meshes to its meshes.json.
     """
     if meshes < 0:
         raise UserError(f"--meshes takes 0 or more, got {meshes}")
@@ -50,6 +51,8 @@ def run(
         config = read_config(run)
         if confusion is not None:
             _check_matrix(confusion, config.task)
+        for name in (results.TEST, mesh_metrics.MESHES) if save else ():
+            results.read(run, name)  # a damaged file is reported before all the work
         kinds = rotations or config.protocol.test_rotations
         with process_group(device or config.runtime.device) as group:
             tested = results.measure(run, kinds, trials, group)
@@ -61,10 +64,14 @@ def run(
             print(f"\n{details}")
         if confusion is not None:
             _write_matrix(confusion, counts, tested.task.outputs)
-        results.add(run, tested.reports)  # last: a disk may be full
+        if save:  # last: a disk may be full
+            results.add(run, tested.reports)
         if meshes:
             print("meshes, distances for shapes of radius 1:")
-            print(results.format_results(mesh_metrics.record(run, kinds, meshes, device or config.runtime.device)))
+            compared = mesh_metrics.measure(run, kinds, meshes, device or config.runtime.device)
+            print(results.format_results(compared))
+            if save:
+                results.add(run, compared, mesh_metrics.MESHES)
     return 0
 
 

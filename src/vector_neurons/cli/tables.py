@@ -17,6 +17,8 @@ TableName = Literal[
     "segmentation",
     "reconstruction",
     "local",
+    "frames",
+    "frames-segmentation",
     "aligned-classification",
     "aligned-segmentation",
     "nonlinearity",
@@ -47,7 +49,8 @@ def run(
 
     Args:
         table: classification, segmentation, reconstruction, aligned-classification, aligned-segmentation, an ablation
-            (nonlinearity, pooling, invariance), or local: our local decoder for reconstruction.
+            (nonlinearity, pooling, invariance), or a method of ours beside the paper's: local (reconstruction), frames
+            and frames-segmentation (FrameNet).
         data: data set; the paper's numbers are on modelnet40, shapenet-part and, for reconstruction, on ShapeNet.
         recipe: paper: the authors' recipe, which takes days on a CPU; fast: ours, which takes hours.
         only: names of rows (vn-dgcnn; VN-OccNet is vn-pointnet) or of runs (vn-dgcnn-z); by default all.

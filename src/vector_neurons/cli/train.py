@@ -54,6 +54,8 @@ class Options:
     """folder of the run, by default runs/NAME"""
     resume: Path | None = None
     """folder of the run to resume; a finished one takes more --epochs"""
+    test: bool = True
+    """test the best model at the end; --no-test for experiments, which should not see the test set"""
     data: DataConfig = field(default_factory=DataConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     recipe: RecipeConfig = field(default_factory=RecipeConfig)
@@ -72,7 +74,7 @@ def read(arguments: Sequence[str]) -> int:
     elif task:
         chosen = default_config(task) if name is None else _choose(name, presets(task))
     groups = (chosen.data, chosen.network, chosen.recipe, chosen.protocol, chosen.runtime)
-    default = Options(name, None, None if resume is None else Path(resume), *groups)
+    default = Options(name, None, None if resume is None else Path(resume), True, *groups)
     if any(flag.partition("=")[0] == "--learning-rate" for flag in flags):
         raise UserError("the flag for the learning rate is --lr")
     prog = "vn train" if resume is not None else f"vn train {task or 'TASK'}"
@@ -83,29 +85,31 @@ def read(arguments: Sequence[str]) -> int:
     if resume is not None:
         recipe = replace(config.recipe, epochs=chosen.recipe.epochs)
         runtime = replace(config.runtime, threads=chosen.runtime.threads, device=chosen.runtime.device)
-        if task or replace(options, recipe=recipe, runtime=runtime, resume=Path(resume)) != default:
+        if task or replace(options, test=True, recipe=recipe, runtime=runtime, resume=Path(resume)) != default:
             raise UserError(
                 "--resume takes its configuration from the run: only --threads, --device and --epochs can change"
             )
-        return run(config, Path(resume), resume=True)
+        return run(config, Path(resume), resume=True, test=options.test)
     if task is None:
         raise UserError(f"train what? vn train {' or '.join(get_args(TaskName))} [flags], or vn train --resume RUN")
     if config.data.folder is not None:  # the run may be tested from another folder
         config = replace(config, data=replace(config.data, folder=str(Path(config.data.folder).resolve())))
-    return run(config, options.out or Path("runs") / (options.preset or _name(config)))
+    return run(config, options.out or Path("runs") / (options.preset or _name(config)), test=options.test)
 
 
-def run(config: RunConfig, folder: Path, *, resume: bool = False) -> int:
+def run(config: RunConfig, folder: Path, *, resume: bool = False, test: bool = True) -> int:
     """Train, test, and print the result."""
     with one_line():
         check(config, distributed.world_size())
         with process_group(config.runtime.device) as group:
             progress = fit(config, folder, group, resume=resume)
-            tested = results.measure(folder, config.protocol.test_rotations, group=group)
+            tested = results.measure(folder, config.protocol.test_rotations, group=group) if test else None
         if group.is_main:
-            print(f"{folder}: epoch {progress.best_epoch} was best on the validation set; the test set:")
-            print(results.format_results(tested.reports))
-            results.add(folder, tested.reports)
+            best = f"{folder}: epoch {progress.best_epoch} was best on the validation set"
+            print(best if tested is None else f"{best}; the test set:")
+            if tested is not None:
+                print(results.format_results(tested.reports))
+                results.add(folder, tested.reports)
     return 0
 
 

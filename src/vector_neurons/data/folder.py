@@ -168,9 +168,7 @@ def list_files(
 
     Without folders train, val or test there is one split, `all`; without class folders there is one class.
     """
-    if not source.is_dir():
-        raise DataError(f"there is no folder {source}")
-    found = [f for f in _files_below(source) if f.suffix.lower() in suffixes and not _hidden(f, source)]
+    found = shape_files(source, suffixes)
     outer = {above for file in found for above in file.parent.parents}
     # A table beside class folders is about the shapes, not one of them.
     found = [file for file in found if file.suffix.lower() != ".csv" or file.parent not in outer]
@@ -195,6 +193,13 @@ def list_files(
         if some
     }
     return labeled, classes
+
+
+def shape_files(source: Path, suffixes: Sequence[str] = io.SUFFIXES) -> list[Path]:
+    """Return all files of a folder and its sub-folders with one of the suffixes, in order, without hidden ones."""
+    if not source.is_dir():
+        raise DataError(f"there is no folder {source}")
+    return [f for f in _files_below(source) if f.suffix.lower() in suffixes and not _hidden(f, source)]
 
 
 def _files_below(source: Path) -> list[Path]:

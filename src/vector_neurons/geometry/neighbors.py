@@ -165,24 +165,20 @@ def tie_tolerance(dtype: torch.dtype) -> float:
     return TIE_ULPS * torch.finfo(dtype).eps
 
 
-def _runs(ascending: Tensor, tolerance: Tensor) -> Tensor:
-    """Number the runs of equal values, 0, 1, 2, …, in rows sorted in ascending order."""
-    jump = ascending.diff(dim=-1) > tolerance
-    return torch.nn.functional.pad(jump.long().cumsum(-1), (1, 0))
-
-
 def canonical_order(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """Order the points by distance from the origin, ties by index, padding last."""
     length = lengths(x).squeeze(-1)
     if mask is not None:
         length = length.masked_fill(~mask, torch.finfo(length.dtype).max)  # finite: inf - inf is NaN
     length, order = length.sort(dim=-1)
-    return _by_index(_runs(length, tie_tolerance(x.dtype) * length[..., 1:]), order, x.shape[1])
+    return runs_by_index(length, tie_tolerance(x.dtype) * length[..., 1:], order, x.shape[1])
 
 
-def _by_index(run: Tensor, index: Tensor, points: int) -> Tensor:
-    """Sort the indices (below `points`) inside each run of equals."""
-    return (run * points + index).sort(-1).values % points
+def runs_by_index(ascending: Tensor, tolerance: Tensor, index: Tensor, points: int) -> Tensor:
+    """Sort the indices (below `points`) inside each run of equal values, in rows sorted in ascending order."""
+    jump = ascending.diff(dim=-1) > tolerance
+    before = points * torch.nn.functional.pad(jump.long().cumsum(-1), (1, 0))
+    return (before + index).sort(-1).values - before
 
 
 def pairwise_distances(queries: Tensor, x: Tensor) -> Tensor:
@@ -223,7 +219,7 @@ def _choose(d: Tensor, i: Tensor, k: int, size: Tensor, ulps: float, points: int
     selected = key.topk(k, largest=False).indices
     d, order = d.gather(-1, selected).sort(-1)
     # Nearest first, and by index inside each run of equal distances.
-    return _by_index(_runs(d, tolerance), i.gather(-1, selected).gather(-1, order), points), crowded
+    return runs_by_index(d, tolerance, i.gather(-1, selected).gather(-1, order), points), crowded
 
 
 def gather(

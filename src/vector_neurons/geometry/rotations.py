@@ -1,10 +1,13 @@
-"""Rotation matrices: random by protocol, from an axis and an angle, nearest to a matrix, and the angle between two."""
+"""Rotation matrices: random by protocol, evenly spaced, from an axis and an angle, nearest to a matrix, and the angle
+between two."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ..typing import Matrices, Points, Rotations
+
+SUPER_FIBONACCI = 1.533751168755204288118041  # the real root of ψ⁴ = ψ + 4 between 1 and 2
 
 
 def draw(
@@ -52,6 +55,36 @@ def draw(
     else:
         raise ValueError(f'unknown rotations {kind!r}: choose "I", "z" or "SO3"')
     return matrices.to(device=device if device is not None else source, dtype=dtype)
+
+
+def evenly_spaced(n: int, *, dtype: torch.dtype = torch.float32) -> Float[Tensor, "n 3 3"]:
+    """Rotations spread evenly over SO(3), the identity first: the super-Fibonacci spiral of Alexa (CVPR 2022).
+
+    Args:
+        n: number of matrices.
+        dtype: of the result.
+
+    Shape:
+        - out: `(n, 3, 3)`
+
+    >>> vn.geometry.rotations.evenly_spaced(100)[0].tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    if n < 1:
+        raise ValueError(f"evenly_spaced needs n >= 1, got {n}")
+    s = torch.arange(n, dtype=torch.float64) + 0.5
+    inner, outer = (s / n).sqrt(), (1 - s / n).sqrt()
+    a, b = 2 * torch.pi * s / 2**0.5, 2 * torch.pi * s / SUPER_FIBONACCI
+    w, x, y, z = outer * b.cos(), inner * a.sin(), inner * a.cos(), outer * b.sin()  # unit quaternions
+    rows = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+    ]
+    matrices = torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
+    matrices = matrices[0].mT @ matrices
+    matrices[0] = torch.eye(3)  # but for rounding it is
+    return matrices.to(dtype)
 
 
 def axis_angle(axis: Float[Tensor, "*batch 3"], angle: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch 3 3"]:
@@ -193,4 +226,4 @@ def rotate(points: Points, R: Float[Tensor, "... dim dim"]) -> Points:
     return points @ R.mT
 
 
-__all__ = ["axis_angle", "draw", "geodesic_distance", "geodesic_loss", "nearest", "rotate"]
+__all__ = ["axis_angle", "draw", "evenly_spaced", "geodesic_distance", "geodesic_loss", "nearest", "rotate"]

@@ -10,6 +10,8 @@ from ..typing import Points
 
 COINCIDE = 32  # units of rounding, relative to the largest coordinate: points nearer than this to their mean coincide
 
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch 2.6 has only the latter
+
 # For every dtype: an integer of the same size, the bits of the mantissa, the bias of the exponent.
 BITS = {
     torch.float32: (torch.int32, 23, 127),
@@ -96,10 +98,13 @@ def power_of_two(x: Float[Tensor, "*shape"], dim: int | tuple[int, ...]) -> Floa
     if not x.numel():
         return torch.ones_like(x.detach().sum(dim, keepdim=True))
     largest = x.detach().abs().amax(dim, keepdim=True)
-    # By the bits of the exponent: torch.frexp is not on every device, and torch.ldexp need not be exact.
-    integer, mantissa, bias = BITS[x.dtype]
-    exponent = largest.view(integer) >> mantissa
-    scale = ((2 * bias - 1 - exponent).clamp(1, 2 * bias) << mantissa).view(x.dtype)
+    if _is_exporting():  # ONNX has no view of the bits
+        scale = torch.exp2(-1 - largest.log2().floor())
+    else:
+        # By the bits of the exponent: torch.frexp is not on every device, and torch.ldexp need not be exact.
+        integer, mantissa, bias = BITS[x.dtype]
+        exponent = largest.view(integer) >> mantissa
+        scale = ((2 * bias - 1 - exponent).clamp(1, 2 * bias) << mantissa).view(x.dtype)
     return scale.where((largest > 0) & largest.isfinite(), 1)
 
 

@@ -5,7 +5,7 @@ from .io import read
 from .mesh import Mesh, MeshError, MeshWarning, UnreadableError, check_mesh, describe_nonfinite
 from .mise import extract
 from .surface import sample, watertight
-from .writing import Written, write
+from .writing import Written, colored_ply, write
 
 __all__ = [
     "Comparison",
@@ -15,6 +15,7 @@ __all__ = [
     "UnreadableError",
     "Written",
     "check_mesh",
+    "colored_ply",
     "compare",
     "compare_points",
     "describe_nonfinite",

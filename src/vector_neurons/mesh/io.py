@@ -123,7 +123,14 @@ def _read_glb(content: bytes) -> Mesh:
     # From memory, so that no other file is opened; unprocessed, because trimesh would drop what is not finite and hide
     # that a file is damaged.
     scene = trimesh.load_scene(io.BytesIO(content), file_type="glb", process=False, skip_materials=True)
-    parts = scene.dump()  # every part, placed by the scene
+    return from_trimesh(scene)
+
+
+def from_trimesh(shape: Any) -> Mesh:
+    """Convert a `Trimesh`, a `PointCloud`, or a `Scene` of these, whose meshes are joined, to a `Mesh`."""
+    import trimesh
+
+    parts = shape.dump() if isinstance(shape, trimesh.Scene) else [shape]  # every part, placed by the scene
     meshes = [part for part in parts if isinstance(part, trimesh.Trimesh)]
     if meshes:
         offsets = np.cumsum([0, *(len(part.vertices) for part in meshes)])

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .._files import write_file
@@ -47,7 +48,7 @@ def write(mesh: Mesh, path: str | Path) -> Written:
     size = (mesh.vertices.amax(0) - mesh.vertices.amin(0)).max().item() if len(mesh.vertices) else 0.0
     needs_double = suffix == ".ply" and _max_difference(mesh.vertices, mesh.vertices.float()) > MAX_VERTEX_ERROR * size
     try:
-        content = _double_ply(mesh) if needs_double else encode(mesh, suffix)
+        content = colored_ply(mesh) if needs_double else encode(mesh, suffix)
     except MeshError as error:
         raise MeshError(f"{path}: {error}") from None
     try:
@@ -81,12 +82,30 @@ def _collapsed_faces(mesh: Mesh) -> int:
     return int((corners == corners.roll(1, dims=1)).all(-1).any(-1).sum())
 
 
-def _double_ply(mesh: Mesh) -> bytes:
-    """Encode a .ply file in double precision, which trimesh does not write."""
-    vertices = np.ascontiguousarray(mesh.vertices.numpy(), dtype="<f8")
-    faces = np.empty(len(mesh.faces), dtype=[("count", "u1"), ("corners", "<i4", 3)])
+def colored_ply(
+    mesh: Mesh, vertex_colors: NDArray[np.uint8] | None = None, face_colors: NDArray[np.uint8] | None = None
+) -> bytes:
+    """Encode a mesh or a cloud as a .ply file in double precision, with a color `(r, g, b)` of each vertex and face.
+
+    >>> import torch
+    >>> colored_ply(Mesh(torch.zeros(1, 3), torch.empty(0, 3, dtype=torch.int64))).splitlines()[:2]
+    [b'ply', b'format binary_little_endian 1.0']
+    """
+    given = {"vertex": vertex_colors, "face": face_colors}
+    rgb = {name: [] if colors is None else [("color", "u1", 3)] for name, colors in given.items()}
+    vertices = np.empty(len(mesh.vertices), dtype=[("point", "<f8", 3), *rgb["vertex"]])
+    faces = np.empty(len(mesh.faces), dtype=[("count", "u1"), ("corners", "<i4", 3), *rgb["face"]])
+    vertices["point"] = mesh.vertices.numpy()
     faces["count"], faces["corners"] = 3, mesh.faces.numpy()
-    header = ["ply", "format binary_little_endian 1.0", f"element vertex {len(vertices)}"]
-    header += [f"property double {axis}" for axis in "xyz"]
-    header += [f"element face {len(faces)}", "property list uchar int vertex_indices", "end_header", ""]
-    return "\n".join(header).encode() + vertices.tobytes() + faces.tobytes()
+    for rows, colors in ((vertices, vertex_colors), (faces, face_colors)):
+        if colors is not None:
+            rows["color"] = colors
+    properties = {
+        f"vertex {len(vertices)}": [f"double {axis}" for axis in "xyz"],
+        f"face {len(faces)}": ["list uchar int vertex_indices"],
+    }
+    header = ["ply", "format binary_little_endian 1.0"]
+    for (element, columns), colors in zip(properties.items(), (vertex_colors, face_colors), strict=True):
+        columns = columns if colors is None else [*columns, *(f"uchar {color}" for color in ("red", "green", "blue"))]
+        header += [f"element {element}", *(f"property {column}" for column in columns)]
+    return "\n".join([*header, "end_header", ""]).encode() + vertices.tobytes() + faces.tobytes()

@@ -1,6 +1,7 @@
 """Networks, each written once for vector and scalar neurons."""
 
 from .base import Encoding, Inputs, LayerOptions, Model
+from .calibration import Calibration
 from .canonicalize import Canonicalize, CanonicalPose, PoseEncoder
 from .dgcnn import DGCNN, DGCNNSegmenter
 from .hierarchy import FrameNet, FrameNetSegmenter
@@ -28,6 +29,7 @@ from .store import Metadata  # noqa: E402
 __all__ = [
     "DGCNN",
     "MODELS",
+    "Calibration",
     "CanonicalPose",
     "Canonicalize",
     "DGCNNSegmenter",

@@ -5,7 +5,8 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +17,8 @@ from ..nn._masked import mask_like, masked_max, masked_mean
 from ..nn._range import MAX_CROSSABLE, RangeError, is_concrete, max_abs, out_of_range
 from ..nn.features import AnyChannels, Channels, Features
 from ..typing import BlockOptions, DirectionSource, Mask, Neurons, Norm, Pool
+
+M = TypeVar("M", bound="Model")
 
 
 class Inputs(NamedTuple):
@@ -106,7 +109,8 @@ class Model(nn.Module):
     """Base class of networks that `vn.save` can save and `vn.load` can rebuild, also of your own.
 
     It records the arguments of the constructor in `arguments`. To be saved they must be numbers, strings, lists, dicts
-    or None, and parameters must have names (no `*args`). `metadata` is set by `vn.load`.
+    or None, and parameters must have names (no `*args`). `metadata` and `calibration` are set by `vn.load`.
+    `save_pretrained`, `from_pretrained` and `push_to_hub` are those of `PyTorchModelHubMixin` of Hugging Face.
 
     >>> class Tiny(vn.models.Model):
     ...     def __init__(self, classes):
@@ -118,6 +122,7 @@ class Model(nn.Module):
 
     arguments: dict[str, Any]
     metadata: Any = None  # a store.Metadata
+    calibration: Any = None  # a Calibration
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Model":
         """Record the arguments, defaults included."""
@@ -133,9 +138,58 @@ class Model(nn.Module):
         object.__setattr__(model, "arguments", arguments)
         return model
 
-    def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
-        """Random inputs that go with these points, and the kind of each: what `vn check` runs the network on."""
+    def example(self, points: Tensor) -> tuple[tuple[Tensor | None, ...], tuple[str, ...]]:
+        """Random inputs that go with these points, and the kind of each: what `vn check` runs the network on.
+
+        None stands for an argument of `forward` that is left out.
+        """
         return (points,), ("points",)
+
+    def save_pretrained(self, save_directory: str | Path) -> None:
+        """Save the network and a model card to a folder, for `from_pretrained` and `vn.load`."""
+        from . import hub
+
+        hub.save_pretrained(self, save_directory)
+
+    @classmethod
+    def from_pretrained(
+        cls: type[M],
+        pretrained_model_name_or_path: str | Path,
+        *,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        **download: Any,
+    ) -> M:
+        """Load a network, in evaluation mode, from a folder or from a repository of the Hugging Face Hub.
+
+        Args:
+            pretrained_model_name_or_path: a folder of `save_pretrained`, `vn.save` or `vn train`, or `"USER/NAME"`.
+            revision: branch, tag or commit of the repository.
+            local_files_only: use the local cache of the Hub and no network.
+            **download: further options of `huggingface_hub.snapshot_download`, such as `token` and `cache_dir`.
+
+        Called on `Model` it loads any network of this library, called on a network only that.
+        """
+        from . import hub
+
+        wanted = None if cls is Model else cls
+        options = {"revision": revision, "local_files_only": local_files_only, **download}
+        return cast(M, hub.from_pretrained(wanted, pretrained_model_name_or_path, **options))
+
+    def push_to_hub(
+        self, repo_id: str, *, private: bool | None = None, commit_message: str = "Upload model", **options: Any
+    ) -> str:
+        """Upload the network and a model card to the Hugging Face Hub; returns the address of the commit.
+
+        Args:
+            repo_id: `"USER/NAME"`, created if missing.
+            private: whether a new repository is private.
+            commit_message: of the upload.
+            **options: `token`, and further options of `HfApi.upload_folder`.
+        """
+        from . import hub
+
+        return hub.push_to_hub(self, repo_id, private=private, commit_message=commit_message, **options)
 
 
 class Classifier(Model, ABC):
@@ -165,8 +219,8 @@ class Classifier(Model, ABC):
         points, vectors, scalars = (zero_padding(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
         return self.encode_masked(points, vectors, scalars, mask)
 
-    def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
-        return _example(points, self.arguments.get("inputs", ()))
+    def example(self, points: Tensor) -> tuple[tuple[Tensor | None, ...], tuple[str, ...]]:
+        return _example(points, self.arguments.get("inputs", Inputs()))
 
     @abstractmethod
     def encode_masked(
@@ -193,10 +247,10 @@ class Segmenter(Model, ABC):
         points, vectors, scalars = (zero_padding(x, mask) for x in (points, vectors, scalars))  # type: ignore[assignment]
         return in_range(self.segment_masked(points, category.long(), vectors, scalars, mask), points)
 
-    def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+    def example(self, points: Tensor) -> tuple[tuple[Tensor | None, ...], tuple[str, ...]]:
         category = torch.zeros(len(points), dtype=torch.long)
-        (points, *more), (kind, *kinds) = _example(points, self.arguments.get("inputs", ()))
-        return (points, category, *more), (kind, "scalars", *kinds)
+        (first, *more), (kind, *kinds) = _example(points, self.arguments.get("inputs", Inputs()))
+        return (first, category, *more), (kind, "scalars", *kinds)
 
     @abstractmethod
     def segment_masked(
@@ -205,10 +259,13 @@ class Segmenter(Model, ABC):
         """Segment clouds whose padding is zero and masked."""
 
 
-def _example(points: Tensor, inputs: Any) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
-    inputs, given = inputs_of(inputs), [(points, "points")]
+def _example(points: Tensor, inputs: Any) -> tuple[tuple[Tensor | None, ...], tuple[str, ...]]:
+    inputs = inputs_of(inputs)
+    given: list[tuple[Any, str]] = [(points, "points")]
     if inputs.vectors:
         given.append((torch.randn(*points.shape, inputs.vectors, dtype=points.dtype), "vectors"))
+    elif inputs.scalars:
+        given.append((None, "vectors"))
     if inputs.scalars:
         given.append((torch.randn(*points.shape[:2], inputs.scalars, dtype=points.dtype), "scalars"))
     tensors, kinds = zip(*given, strict=True)

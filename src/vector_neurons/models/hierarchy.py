@@ -1,7 +1,7 @@
 """Hierarchical networks on scalars and vectors: centers express their neighbors in learned local frames."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -240,7 +240,7 @@ class FrameNetSegmenter(Segmenter, Hierarchy):
         k: int = 16,
         k_last: int = 12,
         width: int = 64,
-        hidden: tuple[int, int] = (256, 128),
+        hidden: Sequence[int] = (256, 128),
         dropout: float = 0.5,
         orthonormal: bool = False,
         inputs: Inputs | Mapping[str, int] = Inputs(),  # noqa: B008 - immutable

@@ -349,5 +349,5 @@ class OccupancyNetwork(Model):
         check_magnitude(queries, MAX_COORDINATE, "queries")
         return self.decoder(code, queries)
 
-    def example(self, points: Tensor) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+    def example(self, points: Tensor) -> tuple[tuple[Tensor | None, ...], tuple[str, ...]]:
         return (points, torch.randn_like(points)), ("points", "points")

@@ -1,5 +1,6 @@
 """A model in a folder: `model.safetensors` (weights), `config.json` (how to build it, and what its outputs mean), and
-`checksums.json` (which `load` verifies). Nothing in the folder is executed."""
+`checksums.json` (which `load` verifies); of a calibrated classifier also `calibration.json`. Nothing in the folder is
+executed."""
 
 import inspect
 import json
@@ -28,10 +29,12 @@ from .._files import (
 )
 from . import MODELS
 from .base import Model
+from .calibration import Calibration
 from .occupancy import OccupancyNetwork
 
 FORMAT = 2
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+WEIGHTS, CONFIG, CALIBRATION = "model.safetensors", "config.json", "calibration.json"
+PRETRAINED = Path(__file__).parents[1] / "pretrained"
 BEST = "best"  # the folder of the best model in that of a run
 CONFIG_MAX_BYTES = 2**20
 CONVERT = "convert it with benchmarks/rename_settings.py of the repository"
@@ -87,7 +90,9 @@ class Metadata:
                 raise ValueError(f"{name} is {str(getattr(self, name))[:60]!r}")
 
 
-def save(model: nn.Module, folder: str | Path, metadata: Metadata | None = None) -> None:
+def save(
+    model: nn.Module, folder: str | Path, metadata: Metadata | None = None, calibration: Calibration | None = None
+) -> None:
     """Save a network to a folder, from which `vn.load` rebuilds it.
 
     Files already there are replaced when all new ones are written, and not before.
@@ -96,6 +101,8 @@ def save(model: nn.Module, folder: str | Path, metadata: Metadata | None = None)
         model: a network of this library, or of your own if it derives from `vn.models.Model`.
         folder: is created if missing.
         metadata: what its outputs stand for; by default what it was loaded with.
+        calibration: of these very weights, for `vn.predict`; that of a loaded model is not saved again by itself, since
+            the weights may have been trained further.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -109,9 +116,14 @@ def save(model: nn.Module, folder: str | Path, metadata: Metadata | None = None)
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as part:
             write(model, Path(part), metadata)
-            write_checksums(Path(part), (WEIGHTS, CONFIG))
-            for name in (WEIGHTS, CONFIG, CHECKSUMS):
+            if calibration is not None:
+                (Path(part) / CALIBRATION).write_text(json.dumps(asdict(calibration)) + "\n")
+            names = sorted(file.name for file in Path(part).iterdir())
+            write_checksums(Path(part), names)
+            for name in (*names, CHECKSUMS):
                 os.replace(Path(part) / name, folder / name)
+            if calibration is None:
+                (folder / CALIBRATION).unlink(missing_ok=True)  # of the model that was there
         flush(folder)
     except BaseException:
         for path in missing:
@@ -239,7 +251,8 @@ def load(folder: str | Path, model: type[nn.Module] | None = None) -> nn.Module:
         config = _config(folder)
         if not weights.is_file():
             raise StoreError(f"{folder} has no {WEIGHTS}")
-        verify_checksums(folder, (WEIGHTS, CONFIG))
+        calibrated = (folder / CALIBRATION).exists()
+        verify_checksums(folder, (WEIGHTS, CONFIG, *([CALIBRATION] if calibrated else [])))
         shapes = _shapes(weights)
     except FileError as error:
         raise StoreError(str(error)) from error
@@ -268,9 +281,20 @@ def load(folder: str | Path, model: type[nn.Module] | None = None) -> nn.Module:
         raise StoreError(f"{weights} is damaged: {first_line(error)}") from error
     if isinstance(loaded, Model):
         loaded.metadata = metadata
+        loaded.calibration = _calibration(folder, metadata) if calibrated else None
     else:
         record(loaded, Origin(config["class"], config["arguments"], metadata))
     return loaded.eval()
+
+
+def _calibration(folder: Path, metadata: Metadata) -> Calibration:
+    path = folder / CALIBRATION
+    try:
+        calibration = Calibration(**read_json(path, CONFIG_MAX_BYTES))
+        calibration.check(len(metadata.classes or ()))
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"{path} is not a calibration: {first_line(error)}") from error
+    return calibration
 
 
 def _class_of(reference: str, given: type[nn.Module] | None, folder: Path) -> type[nn.Module]:
@@ -311,11 +335,14 @@ def pretrained(name: str) -> Model:
     >>> vn.pretrained("reconstruction").metadata.points
     300
     """
-    folder = Path(__file__).parents[1] / "pretrained"
-    known = sorted(config.parent.name for config in folder.glob(f"*/{CONFIG}"))
-    if name not in known:
-        raise StoreError(f"unknown pretrained model {name!r}: choose {' or '.join(known)}")
-    return load(folder / name).float()
+    if name not in pretrained_names():
+        raise StoreError(f"unknown pretrained model {name!r}: choose {' or '.join(pretrained_names())}")
+    return load(PRETRAINED / name).float()
+
+
+def pretrained_names() -> list[str]:
+    """Names of the trained networks that come with the package."""
+    return sorted(config.parent.name for config in PRETRAINED.glob(f"*/{CONFIG}"))
 
 
 def _model_folder(folder: Path) -> Path:

@@ -43,6 +43,13 @@ class Head(nn.Module):
     def forward(
         self, x: Float[Tensor, "... channels"] | ConcatGlobal, mask: Mask | None = None
     ) -> Float[Tensor, "... logits"]:
+        return self.logits(self.hidden(x, mask))
+
+    def hidden(
+        self, x: Float[Tensor, "... channels"] | ConcatGlobal, mask: Mask | None = None
+    ) -> Float[Tensor, "... features"]:
+        """Features of the last hidden layer."""
         for block, dropout in zip(self.blocks, self.dropouts, strict=True):
             x = dropout(block(x, mask))
-        return self.logits(x)
+        assert isinstance(x, Tensor)  # a block made one of what is concatenated
+        return x

@@ -67,7 +67,8 @@ def reconstruct(
     number = len(points) if known.points is None else min(known.points, len(points))
     chosen = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:number]
     cloud = points[chosen.to(points.device)].double()
-    _check_extent(cloud)
+    if check_extent(cloud):
+        warnings.warn("all points of the scan lie in a plane: what is inside is a guess", stacklevel=2)
     # In float64: a scan may lie far from its origin.
     center, size = (x[0] for x in NORMALIZATIONS[known.normalization](cloud))
     cloud = ((cloud - center) / size).to(like)
@@ -86,8 +87,8 @@ def reconstruct(
     return replace(surface, vertices=surface.vertices * size.cpu() + center.cpu())
 
 
-def _check_extent(points: Float[Tensor, "points 3"]) -> None:
-    """Refuse points or lines, and warn of planes."""
+def check_extent(points: Float[Tensor, "points 3"]) -> bool:
+    """Refuse points or lines; returns whether all points lie in a plane."""
     if nonfinite := describe_nonfinite(points):
         raise ValueError(f"the scan is damaged: {nonfinite}")
     extent, far = (points.amax(0) - points.amin(0)).max().item(), points.abs().max().item()
@@ -107,5 +108,4 @@ def _check_extent(points: Float[Tensor, "points 3"]) -> None:
         raise ValueError(
             "all points of the scan are on a line, or one of them is very far from all others: it has no shape"
         )
-    if deep < FLAT * long:
-        warnings.warn("all points of the scan lie in a plane: what is inside is a guess", stacklevel=3)
+    return deep < FLAT * long

@@ -175,7 +175,7 @@ class RecipeConfig:
     early_points: PointCount | None = None
     """points per cloud in the first epochs"""
     early_fraction: Fraction = 0.5
-    """fraction of the epochs that use --early-points"""
+    """fraction of the epochs that use --early-points, for training and validation; the best model is of later ones"""
 
 
 @dataclass(frozen=True)

@@ -216,9 +216,13 @@ class Trainer:
         recipe, progress, kind = self.config.recipe, self.progress, self.config.protocol.train_rotations
         epoch, seconds = progress.epoch, progress.seconds
         validated = self.model if self.averaged is None else self.averaged
+        points = batches.points_at(self.config, epoch)
+        if points != batches.points_at(self.config, epoch - 1):
+            progress.best = -1.0  # scores at fewer points do not compare, and the last ones count
+        config = replace(self.config, data=replace(self.config.data, points=points))
         try:
             val = evaluation.compute_metrics(
-                self.task, evaluation.measure(validated, self.task, self.val, self.config, kind, self.group)
+                self.task, evaluation.measure(validated, self.task, self.val, config, kind, self.group)
             )
         except RangeError as error:
             raise TrainingError(f"the training has diverged in epoch {epoch + 1}, lower --lr: {error}") from error
@@ -226,7 +230,7 @@ class Trainer:
             "epoch": epoch + 1,
             "train_rotations": kind,
             "val_rotations": kind,
-            "points": batches.points_at(self.config, epoch),
+            "points": points,
             "lr": optimize.learning_rate(recipe, epoch + (self.steps - 1) / self.steps),
             "train": self.running_metrics(),
             "val": val,

@@ -1,4 +1,4 @@
-"""Metrics of reconstructed meshes against the true surfaces of test shapes, in the `meshes.json` of a run."""
+"""Metrics of reconstructed meshes against the true surfaces of test shapes."""
 
 import warnings
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from ..typing import Rotations
 from . import batches, checkpoint, factory
 from .config import DataConfig, RunConfig
 from .errors import TrainingError
-from .results import Results, add, read
+from .results import Results
 from .run import read_config
 
-MESHES = "meshes.json"
+MESHES = "meshes.json"  # in the folder of a run
 SURFACE_POINTS = 20_000  # sampled on a mesh or an analytic surface
 THRESHOLD = 0.05  # of the F-score, for shapes of radius 1; points of a pack are about 0.02 apart
 
 
-def record(folder: Path, kinds: Sequence[Rotations], number: int, device: str = "cpu") -> Results:
-    """Reconstruct some test shapes, compare the meshes with the true surfaces, and write the means to the run's folder.
+def measure(folder: Path, kinds: Sequence[Rotations], number: int, device: str = "cpu") -> Results:
+    """Reconstruct some test shapes, and compare the meshes with the true surfaces: the means.
 
     A true surface is a set of points: distances to it are at least the gaps between them. Shapes whose mesh is empty
     count as `empty`, score 0, and have no distance; a distance of -1 means that all meshes are empty.
@@ -37,7 +37,6 @@ def record(folder: Path, kinds: Sequence[Rotations], number: int, device: str = 
     assert isinstance(model, OccupancyNetwork)
     data = open_surfaces(config.data)
     chosen = evenly_spaced(data, number)
-    read(folder, MESHES)  # a damaged file is reported before all the work
     results: Results = {}
     for kind in kinds:
         pairs = (scan(data, index, config, kind) for index in chosen)
@@ -52,8 +51,7 @@ def record(folder: Path, kinds: Sequence[Rotations], number: int, device: str = 
                 "empty": float(len(found) - len(compared)),
             }
         ]
-    add(folder, results, MESHES)
-    return read(folder, MESHES)
+    return results
 
 
 def open_surfaces(config: DataConfig) -> Dataset:

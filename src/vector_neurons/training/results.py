@@ -36,7 +36,8 @@ def measure(
     save: bool = False,
 ) -> EvaluationResult:
     """Test the best model of a run; with `save`, add the reports to those in its folder."""
-    read(folder)  # a damaged file is reported before all the work
+    if save:
+        read(folder)  # a damaged file is reported before all the work
     task, counted = evaluation.evaluate(folder, rotations, trials, group)
     reports: Results = {kind: [compute_metrics(task, counts) for counts in every] for kind, every in counted.items()}
     if save and (group is None or group.is_main):

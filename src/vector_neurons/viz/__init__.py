@@ -2,5 +2,6 @@
 
 from .figures import confusion, gallery
 from .page import Page
+from .viewer import Answers, Exhibit, Picture, view_page
 
-__all__ = ["Page", "confusion", "gallery"]
+__all__ = ["Answers", "Exhibit", "Page", "Picture", "confusion", "gallery", "view_page"]

@@ -57,7 +57,7 @@ def gallery(
     rows = math.ceil(count / columns)
     figure = _new_figure(2.2 * columns, 2.4 * rows)
     palette = torch.tensor([[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in PALETTE])
-    right, up, toward = _camera(azimuth, elevation)
+    right, up, toward = camera(azimuth, elevation)
     light = torch.nn.functional.normalize(up + 0.6 * toward - 0.3 * right, dim=0)
     for i in range(count):
         axes = figure.add_subplot(rows, columns, i + 1)
@@ -139,7 +139,7 @@ def _new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), facecolor="white", layout="constrained")
 
 
-def _camera(azimuth: float, elevation: float) -> tuple[Tensor, Tensor, Tensor]:
+def camera(azimuth: float, elevation: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return unit vectors to the right, up and toward the camera."""
     a, e = math.radians(azimuth), math.radians(elevation)
     toward = torch.tensor([math.cos(a) * math.cos(e), math.sin(a) * math.cos(e), math.sin(e)], dtype=torch.float64)

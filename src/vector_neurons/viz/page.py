@@ -18,6 +18,7 @@ main { max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
 h1, h2 { line-height: 1.25; margin: 2.2rem 0 .6rem } h1 { margin-top: 0 }
 p, dl, figcaption { max-width: 46rem } dt { font-weight: 600 } dd { margin: 0 0 .5rem 1.5rem }
 figure { margin: 1.2rem 0 } img { display: block; max-width: 100%; height: auto }
+iframe { width: 100%; height: 64rem; border: 1px solid var(--line); border-radius: .5rem }
 .wide { overflow-x: auto } table { border-collapse: collapse; margin: 1rem 0 }
 tr { border-bottom: 1px solid var(--line) }
 th, td { padding: .35rem .8rem; text-align: right; vertical-align: bottom }
@@ -75,6 +76,12 @@ class Page:
         image = f'<img alt="{html.escape(describe)}" width="{width}" src="data:image/png;base64,{data}">'
         below = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
         self.parts.append(f"<figure>{image}{below}</figure>")
+
+    def embed(self, page: str, describe: str, caption: str = "") -> None:
+        """Add another self-contained page, such as that of `view_page`, in a frame; `describe` is its title."""
+        frame = f'<iframe title="{html.escape(describe)}" srcdoc="{html.escape(page)}"></iframe>'
+        below = f"<p>{html.escape(caption)}</p>" if caption else ""
+        self.parts.append(f"{below}{frame}")
 
     def __str__(self) -> str:
         head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
