@@ -509,6 +509,8 @@ def block_pool(block: nn.Module, pool: nn.Module, x: Scalars, mask: Mask | None 
 class MaxPool(nn.Module):
     """Maximum over the axis before the channels.
 
+    Of equal elements, the native backend gives the gradient to the first, the eager one to all of them evenly.
+
     Arguments as in the vector layer.
 
     Shape:
