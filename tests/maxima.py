@@ -24,4 +24,5 @@ def arguments():
         "edge_norm": (projected, neighbors, *found, norm, 0.2, B * N * K),
         "edge_norm-center": (projected, neighbors, *centered, norm, 0.2, 0),
         "max_mean": (draw(B, N, C),),
+        "product_argmax": (draw(B, N, 3), draw(3, C), sign),
     }

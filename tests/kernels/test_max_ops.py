@@ -17,7 +17,9 @@ pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="no 
 operators = torch.ops.vector_neurons
 
 
-@pytest.mark.parametrize("name", ["edge_max", "edge_max-center", "edge_norm", "edge_norm-center", "max_mean"])
+@pytest.mark.parametrize(
+    "name", ["edge_max", "edge_max-center", "edge_norm", "edge_norm-center", "max_mean", "product_argmax"]
+)
 def test_torch_checks_the_operator(name):
     given = arguments()[name]
     for place in (0, 6) if name.startswith("edge_norm") else (0,) if name == "max_mean" else ():
@@ -49,6 +51,9 @@ def test_a_neighbor_that_is_no_point_is_refused(name, wrong):
         ("edge_norm", 4, lambda x: x[:0]),
         ("edge_norm", 5, lambda x: x[:0]),
         ("edge_norm", 6, lambda x: x[:3]),
+        ("product_argmax", 0, lambda x: x[:, :0]),
+        ("product_argmax", 1, lambda x: x[1:]),
+        ("product_argmax", 2, lambda x: x[1:]),
         ("max_mean", 0, lambda x: x[0]),
         ("max_mean", 0, lambda x: x[:, :0]),
     ],
@@ -274,6 +279,74 @@ def test_a_bias_before_a_norm(training):
     with kernels.using("native"), torch.no_grad():
         found = copy.deepcopy(block)(x)  # by another kernel, if not in training
     assert relative_error(found, eager["output"]) <= 1e-12
+
+
+class BlockMax(nn.Module):
+    """A block and its maximum over points, with norms of either sign."""
+
+    def __init__(self, channels=4, out=16, **options):
+        super().__init__()
+        torch.manual_seed(0)
+        self.block, self.pool = scalar.Block(channels, out, **options), scalar.MaxPool(out)
+        bn = self.double().block.norm.bn
+        with torch.no_grad():
+            for values in (bn.weight, bn.bias, bn.running_mean):
+                values.normal_()
+
+    def forward(self, x, mask=None):
+        return scalar.block_pool(self.block, self.pool, x, mask)
+
+
+def uses_product_argmax(layer, x, *more):
+    with kernels.using("native"), torch.no_grad():
+        expected = copy.deepcopy(layer)(x, *more)
+        with mutated("product_argmax", lambda found, *_: torch.zeros_like(found)):
+            return not torch.equal(copy.deepcopy(layer)(x, *more), expected)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("mean", [0, 1e3])
+def test_a_block_and_its_maximum_over_points(training, bias, mean):
+    layer, x = BlockMax(bias=bias).train(training), draw(3, 300, 4) + mean
+    assert uses_product_argmax(layer, x)
+    eager, native = run(layer, x, "eager"), run(layer, x, "native")
+    if training and bias:
+        assert torch.equal(native.pop("block.linear.bias"), torch.zeros(16).double())
+    for part, found in native.items():
+        assert relative_error(found.double(), eager[part].double()) <= 1e-11 + 1e-15 * mean**2, part
+    exact, single = run(copy.deepcopy(layer), x.float().double(), "eager"), copy.deepcopy(layer).float()
+    eager, native = run(single, x.float(), "eager"), run(single, x.float(), "native")
+    for part in ("output", "input", "block.linear.weight", "block.norm.bn.weight", "block.norm.bn.running_var"):
+        error = relative_error(native[part].double(), exact[part].double())
+        assert error <= 4 * relative_error(eager[part].double(), exact[part].double()) + 1e-6, part
+
+
+def test_the_maximum_over_points_by_finite_differences_and_once_only():
+    layer, x = BlockMax(2, 8), draw(2, 9, 2).requires_grad_()
+    with kernels.using("native"):
+        assert torch.autograd.gradcheck(lambda x, *_: layer(x), (x, *layer.parameters()))
+        (gradient,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        gradient.square().sum().backward()
+
+
+def test_a_nan_is_the_maximum_over_points():
+    layer, x = BlockMax().eval(), draw(2, 9, 4)
+    x[1, 3] = torch.nan
+    with kernels.using("native"), torch.no_grad():
+        assert layer(x).isnan().all(-1).tolist() == [False, True]
+
+
+def test_other_blocks_before_a_pool_are_computed_at_every_point():
+    x = draw(B, N, 4)
+    assert uses_product_argmax(BlockMax(), x)
+    assert not uses_product_argmax(BlockMax(out=15), x)  # too narrow
+    assert not uses_product_argmax(BlockMax(activation="gelu"), x)
+    assert not uses_product_argmax(BlockMax(), x, torch.ones(B, N, dtype=torch.bool))
+    hooked = BlockMax()
+    hooked.block.register_forward_hook(lambda *_: None)
+    assert not uses_product_argmax(hooked, x)
 
 
 def test_mutated_pools_reach_the_layers():

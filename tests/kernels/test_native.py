@@ -48,6 +48,7 @@ CASES = {
     "scalar-max": (lambda: scalar.MaxPool(6), (2, 300, 6)),
     "scalar-max-wide": (lambda: scalar.MaxPool(600), (2, N, 600)),
     "scalar-max-mean": (lambda: MaxMean(), (2, 300, 21)),
+    "scalar-block-max": (lambda: BlockMax(), (2, N, 6)),
     "scalar-edge-max": (lambda: scalar.EdgeConv(6, 21, k=K, pool="max"), (2, N, 6)),
     "scalar-edge-max-of-points": (lambda: scalar.EdgeConv(3, 21, k=K, pool="max"), (2, N, 3)),
     "scalar-edge-max-wide": (lambda: scalar.EdgeConv(20, 150, k=20, pool="max"), (2, 200, 20)),
@@ -62,6 +63,18 @@ CASES = {
     "frame-conv-no-norm": (lambda: OnFeatures(FrameConv((0, 6), (21, 1), norm="none"), K), (2, N, 3, 6)),
     "frame-conv-k-1": (lambda: OnFeatures(FrameConv((6, 6), (21, 9)), 1), (2, N, 3, 6)),
 }
+
+
+class BlockMax(nn.Module):
+    """A wide block and its maximum over points, with norms of either sign."""
+
+    def __init__(self):
+        super().__init__()
+        self.block, self.pool = scalar.Block(6, 40), scalar.MaxPool(40)
+        self.block.norm.bn.weight.data.uniform_(-1, 1)
+
+    def forward(self, x):
+        return scalar.block_pool(self.block, self.pool, x)
 
 
 class MaxMean(nn.Module):

@@ -55,7 +55,7 @@ def cases():
     maxima = max_arguments()
     places = torch.ops.vector_neurons.max_mean(*maxima["max_mean"])[2]
     return given | {
-        **{name: maxima[name] for name in ("edge_max", "edge_norm", "max_mean")},
+        **{name: maxima[name] for name in ("edge_max", "edge_norm", "max_mean", "product_argmax")},
         "edge_norm_backward": (draw(*maxima["edge_norm"][2].shape), *maxima["edge_norm"]),
         "max_mean_backward": (draw(*places.shape), draw(*places.shape), places, N),
         "knn": (points, K, True, mask),

@@ -18,6 +18,7 @@ SCHEMAS = {
     "edge_norm": f"({_EDGE_NORM}) -> Tensor",
     "edge_norm_backward": f"(Tensor grad, {_EDGE_NORM}) -> (Tensor, Tensor)",
     "max_mean": "(Tensor x) -> (Tensor, Tensor, Tensor)",
+    "product_argmax": "(Tensor x, Tensor weight, Tensor sign) -> Tensor",
     "max_mean_backward": "(Tensor grad_max, Tensor grad_mean, Tensor argmax, SymInt rows) -> Tensor",
 }
 DIFFERENTIABLE = ("edge_norm", "max_mean")  # each with its `_backward`
@@ -67,6 +68,17 @@ def edge_norm(
     return out
 
 
+def product_argmax(x: Tensor, weight: Tensor, sign: Tensor) -> Tensor:
+    """Where each channel of `x @ weight` is largest among the rows of a group, or smallest where `sign` is negative.
+
+    Shape:
+        - x: `(groups, rows, inputs)`, weight: `(inputs, channels)`, sign: `(channels,)`
+        - out: `(groups, channels)`, int64: the first such row
+    """
+    found: Tensor = _ops.product_argmax(x.detach(), weight.detach(), sign.detach())
+    return found
+
+
 # --------------------------------------------------------------------------------------------------------------- shapes
 
 
@@ -98,12 +110,17 @@ def _fake_max_mean(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x.new_empty(shape), x.new_empty(shape), x.new_empty(shape, dtype=torch.int32)
 
 
+def _fake_product_argmax(x: Tensor, weight: Tensor, sign: Tensor) -> Tensor:
+    return x.new_empty((x.shape[0], weight.shape[1]), dtype=torch.int64)
+
+
 def _fake_max_mean_backward(grad_max: Tensor, grad_mean: Tensor, argmax: Tensor, rows: int) -> Tensor:
     return grad_max.new_empty((argmax.shape[0], rows, argmax.shape[1]))
 
 
 FAKES: tuple[Callable[..., Any], ...] = (
     _fake_edge_max, _fake_edge_norm, _fake_edge_norm_backward, _fake_max_mean, _fake_max_mean_backward,
+    _fake_product_argmax,
 )  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------------------ gradients

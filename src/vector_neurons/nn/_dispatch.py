@@ -1,7 +1,8 @@
-"""The one module of `nn` that calls the fast kernels: the same equations in one pass, without storing edges.
+"""The module of `nn` that calls the fast kernels: the same equations in one pass, without storing edges.
 
 `linear`, `leaky_relu` and `frame_pool` choose the backend themselves. A block is three calls: `project` its input, ask
 its norm for an affine map of the lengths (from `length_sums`, where it needs batch statistics), and `norm_leaky_relu`.
+Kernels of scalars are called in `_dispatch_scalar`.
 """
 
 import math
@@ -9,20 +10,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from .. import kernels
-from ..kernels import frame_ops, max_ops, ops
+from ..kernels import ops
 from . import functional as VF
 from . import sync
-from ._batch_stats import check_enough, update_running_stats, uses_batch_stats
-from ._factored import BUILD_MAX_CHANNELS, ConcatMean, EdgeInput
+from ._factored import ConcatMean, EdgeInput
 from ._masked import masked_max, masked_mean
 
 RECOMPUTE_MAX_CHANNELS = 24  # recompute projections of narrow features in backward instead of storing them
 FLOAT64_MAX_WEIGHTS = 1 << 13  # maps of so few weights per point run in float64 without gradient, at little cost
-MATMUL_MIN_ROWS = 128  # for fewer rows, preparing a weight takes the kernels longer than torch's product
 # A running sum over more rows than a neighborhood is split into groups: it keeps digits, and the threads busy.
 NEIGHBORHOOD_MAX_ROWS = 256
 MEAN_GROUP = 64
@@ -83,110 +82,6 @@ def frame_pool(x: Tensor, mean: Tensor | None, frame: Tensor, mask: Tensor | Non
     inputs = (x.contiguous(), overall.contiguous(), frame.to(x.dtype).contiguous())
     largest, average, _ = torch.ops.vector_neurons.frame_pool(*inputs)
     return largest.flatten(1), average.flatten(1)
-
-
-def scalar_norm(
-    bn: nn.BatchNorm1d, x: Tensor, negative_slope: float, *, with_max: bool = False, bias: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Batch norm and leaky ReLU of `x + bias`, and with `with_max` the maximum over the axis before the channels."""
-    rows, batch = x.flatten(0, -2).contiguous(), 0
-    if not uses_batch_stats(bn):
-        norm = _running_norm(bn, bias)
-    else:
-        batch = len(rows)
-        check_enough(batch)
-        mean, variance = torch.ops.vector_neurons.column_moments(rows.detach()).unbind()
-        update_running_stats(bn, mean if bias is None else mean + bias.detach(), variance, batch)
-        # The norm removes the bias, whose gradient is zero: not None, which optimizers would skip.
-        norm = _norm_rows(bn, mean if bias is None else mean + 0 * bias, variance)
-    group = x.shape[-2] if with_max else 0
-    out, largest = frame_ops.scalar_norm(rows, norm, group=group, negative_slope=negative_slope, batch=batch)
-    return out.view(x.shape), _pooled(largest, x.shape) if with_max else largest
-
-
-def edge_max(bn: nn.BatchNorm1d, x: Tensor, weight: Tensor, neighbors: Tensor, negative_slope: float) -> Tensor:
-    """A block on `[x_m - x_n, x_n]` of every edge, and its maximum over the neighbors m: without the edges.
-
-    Batch norm and leaky ReLU are monotone in every channel, so the maximum is that of the projected features, or their
-    minimum where the norm's weight is negative. Its gradient goes to the first neighbor that has it.
-    """
-    wide = x.double() if x.shape[-1] <= BUILD_MAX_CHANNELS else x  # keeps the digits of small differences
-    difference, own = weight.to(wide.dtype).tensor_split(2, dim=1)
-    projected = ops.project(wide, torch.cat([difference, own - difference]).mT)
-    neighbors, batch = neighbors.long().contiguous(), 0
-    if not uses_batch_stats(bn):
-        found = max_ops.edge_max(projected, neighbors, bn.weight, bn.get_buffer("running_mean").double())
-        norm = _running_norm(bn, None)
-    else:
-        batch = neighbors.numel()
-        check_enough(batch)
-        found = max_ops.edge_max(projected, neighbors, bn.weight, None)
-        mean, variance, _ = found[3].unbind()
-        update_running_stats(bn, mean, variance, batch)
-        norm = _norm_rows(bn, mean, variance)
-    out = max_ops.edge_norm(
-        projected, neighbors, found, norm.to(wide.dtype), negative_slope=negative_slope, batch=batch
-    )
-    return out.to(x.dtype)
-
-
-def max_mean(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Maximum and mean of scalars over the axis before the channels, without padding.
-
-    The kernel's gradient of a maximum goes to the first element that has it.
-    """
-    if mask is not None or not scalar_fusable(x):
-        return masked_max(x, mask), masked_mean(x, [-2], mask).squeeze(-2)
-    largest, mean, _ = torch.ops.vector_neurons.max_mean(x.contiguous().view(-1, *x.shape[-2:]))
-    return _pooled(largest, x.shape), _pooled(mean, x.shape)
-
-
-def constant_norm(bn: nn.BatchNorm1d, bias: Tensor | None) -> Tensor | None:
-    """The batch norm of `x + bias` as rows for the kernels, where constant: without gradient and batch statistics."""
-    return None if torch.is_grad_enabled() or uses_batch_stats(bn) else _running_norm(bn, bias)
-
-
-def _running_norm(bn: nn.BatchNorm1d, bias: Tensor | None) -> Tensor:
-    mean = bn.get_buffer("running_mean")
-    return _norm_rows(bn, mean if bias is None else mean - bias, bn.get_buffer("running_var"))
-
-
-def _norm_rows(bn: nn.BatchNorm1d, mean: Tensor, variance: Tensor) -> Tensor:
-    inverse, dtype = 1 / (variance + bn.eps), bn.weight.dtype
-    return torch.stack([bn.weight * inverse.sqrt().to(dtype), bn.bias, mean.to(dtype), inverse.to(dtype)])
-
-
-def _pooled(largest: Tensor, shape: torch.Size) -> Tensor:
-    return largest.view(*shape[:-2], largest.shape[-1])
-
-
-def scalar_block(
-    x: Tensor, weight: Tensor, norm: Tensor, negative_slope: float, *, with_max: bool
-) -> tuple[Tensor, Tensor]:
-    """A linear map and `scalar_norm`, with a constant norm."""
-    group = x.shape[-2] if with_max else 0
-    inputs = (x.flatten(0, -2).contiguous(), weight.mT, norm, group, negative_slope)
-    out, largest = torch.ops.vector_neurons.scalar_block(*inputs)
-    return out.view(*x.shape[:-1], -1), _pooled(largest, x.shape) if with_max else largest
-
-
-def scalar_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """An affine map of scalars."""
-    # Large results of the kernel come from its pool of memory, which saves most of the time of narrow maps.
-    if x.ndim > 1 and x.dtype == weight.dtype and scalar_fusable(x) and many_rows(x):
-        projected = ops.project(x, weight.mT)
-        return projected if bias is None else projected.add_(bias)
-    return F.linear(x, weight, bias)
-
-
-def scalar_fusable(x: Tensor) -> bool:
-    """Whether the kernels can take these scalars."""
-    return x.device.type == "cpu" and x.numel() > 0 and kernels.applicable(x) and not autocast(x)
-
-
-def many_rows(x: Tensor) -> bool:
-    """Whether products of the kernels pay for these scalars; yes for a dynamic number of them."""
-    return not _static(x.numel()) or x.numel() >= MATMUL_MIN_ROWS * x.shape[-1]
 
 
 def project_onto_frame(x: Tensor, frame: Tensor) -> Tensor:
@@ -292,12 +187,12 @@ def _identity_affine(like: Tensor, channels: int) -> Tensor:
 
 def _mean_group(rows: int) -> int:
     """How many rows the kernels average at a time: all of a neighborhood, a divisor of more, one of a dynamic size."""
-    if not _static(rows):
+    if not is_static(rows):
         return 1
     return rows if rows <= NEIGHBORHOOD_MAX_ROWS else max(d for d in range(1, MEAN_GROUP + 1) if rows % d == 0)
 
 
-def _static(size: int) -> bool:
+def is_static(size: int) -> bool:
     """Whether a size is a number here, not a symbol of a compiled graph."""
     if not torch.compiler.is_compiling():
         return True

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..geometry.neighbors import gather
 from ..typing import Mask, Norm
-from . import _dispatch, scalar
+from . import _dispatch, _dispatch_scalar, scalar
 from . import functional as VF
 from ._checks import check_scalars, check_vectors
 from ._masked import masked_mean
@@ -104,7 +104,7 @@ class FrameConv(nn.Module):
             return mapped if norm is not None else block.activate(mapped, mask)
         both = torch.cat([offset.unsqueeze(-1), gather(x.vectors, neighbors)], dim=-1)
         seen = torch.cat([VF.project_onto_frame(both, frame.unsqueeze(2)), VF.norm(offset.unsqueeze(-1))], dim=-1)
-        mapped = _dispatch.scalar_linear(seen, on_seen, None)
+        mapped = _dispatch_scalar.scalar_linear(seen, on_seen, None)
         return block.activate(mapped if own is None else mapped + gather(own, neighbors), mask)
 
     def _means(self, weights: Tensor, offset: Tensor, v: Tensor, neighbors: Tensor) -> Tensor:

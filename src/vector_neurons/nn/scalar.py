@@ -27,7 +27,7 @@ from ..typing import (
     Pool,
     Scalars,
 )
-from . import _dispatch, sync
+from . import _dispatch_scalar, sync
 from ._batch_stats import masked_batch_norm
 from ._checks import check_scalars, hooked
 from ._factored import ConcatGlobal, EdgeInput
@@ -91,7 +91,7 @@ class Linear(nn.Module):
             return x.linear(self.weight) if self.bias is None else x.linear(self.weight) + self.bias
         check_scalars(self, x, self.in_channels)
         if self.num_elements is None:
-            return _dispatch.scalar_linear(x, self.weight, self.bias)
+            return _dispatch_scalar.scalar_linear(x, self.weight, self.bias)
         mapped = (self.weight @ x.unsqueeze(-1)).squeeze(-1)
         return mapped if self.bias is None else mapped + self.bias
 
@@ -205,7 +205,7 @@ class BatchNorm(nn.Module):
     def forward(self, x: Scalars, mask: Mask | None = None) -> Scalars:
         check_scalars(self, x, self.bn.num_features, rank=2)
         if _fusable_norm(self, x, mask):
-            return _dispatch.scalar_norm(self.bn, x, negative_slope=1.0)[0]
+            return _dispatch_scalar.scalar_norm(self.bn, x, negative_slope=1.0)[0]
         normalized = masked_batch_norm(self.bn, x.flatten(0, -2), flat_mask(mask, x.shape[:-1]))
         return normalized.view_as(x).to(x.dtype)
 
@@ -215,7 +215,7 @@ def _fusable_norm(norm: nn.Module, x: Tensor, mask: Mask | None) -> TypeGuard[Ba
     if type(norm) is not BatchNorm or type(norm.bn) is not nn.BatchNorm1d or hooked(norm.bn):
         return False
     plain = mask is None and x.dtype == norm.bn.weight.dtype and x.ndim >= 2 and not sync.enabled()
-    return plain and _dispatch.scalar_fusable(x)
+    return plain and _dispatch_scalar.scalar_fusable(x)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -330,25 +330,37 @@ class Block(nn.Module):
     def constant_norm(self, x: Tensor, mask: Mask | None) -> Tensor | None:
         """The norm for kernels that apply it and the leaky ReLU to a linear map of x, if it is constant."""
         bn = self._fusable_norm(x, mask)
-        return None if bn is None or not self._plain_linear() else _dispatch.constant_norm(bn, self.linear.bias)
+        return None if bn is None or not self._plain_linear() else _dispatch_scalar.constant_norm(bn, self.linear.bias)
 
     def edge_max(self, x: Scalars, neighbors: Neighbors) -> NewScalars | None:
         """The block on the edges of a graph, and its maximum over the neighbors of each point, if a kernel can."""
         bn, linear = self._fusable_norm(x, None), self.linear
         if bn is None or not self._plain_linear() or linear.bias is not None or linear.weight.dtype != x.dtype:
             return None
-        return _dispatch.edge_max(bn, x, linear.weight, neighbors, self.negative_slope)
+        return _dispatch_scalar.edge_max(bn, x, linear.weight, neighbors, self.negative_slope)
+
+    def point_max(self, x: Scalars) -> NewScalars | None:
+        """The block, and its maximum over the points `(B, N, C)`, if a kernel can."""
+        bn, linear = self._fusable_norm(x, None), self.linear
+        if bn is None or not self._plain_linear() or linear.weight.dtype != x.dtype:
+            return None
+        check_scalars(self, x, linear.in_channels)
+        return _dispatch_scalar.block_max(bn, x, linear.weight, linear.bias, self.negative_slope)
 
     def _apply_all(
         self, x: Scalars | EdgeInput | ConcatGlobal, mask: Mask | None, *, with_max: bool
     ) -> tuple[Tensor, Tensor]:
-        if isinstance(x, Tensor) and _dispatch.many_rows(x) and (norm := self.constant_norm(x, mask)) is not None:
+        if (
+            isinstance(x, Tensor)
+            and _dispatch_scalar.many_rows(x)
+            and (norm := self.constant_norm(x, mask)) is not None
+        ):
             check_scalars(self, x, self.linear.in_channels)
-            return _dispatch.scalar_block(x, self.linear.weight, norm, self.negative_slope, with_max=with_max)
+            return _dispatch_scalar.scalar_block(x, self.linear.weight, norm, self.negative_slope, with_max=with_max)
         if isinstance(x, Tensor) and self._plain_linear() and (bn := self._fusable_norm(x, mask)) is not None:
             check_scalars(self, x, self.linear.in_channels)
-            mapped, bias = _dispatch.scalar_linear(x, self.linear.weight, None), self.linear.bias
-            return _dispatch.scalar_norm(bn, mapped, self.negative_slope, with_max=with_max, bias=bias)
+            mapped, bias = _dispatch_scalar.scalar_linear(x, self.linear.weight, None), self.linear.bias
+            return _dispatch_scalar.scalar_norm(bn, mapped, self.negative_slope, with_max=with_max, bias=bias)
         return self._activate(self.linear(x), mask, with_max=with_max)
 
     def _plain_linear(self) -> bool:
@@ -358,7 +370,7 @@ class Block(nn.Module):
     def _activate(self, x: Tensor, mask: Mask | None, *, with_max: bool) -> tuple[Tensor, Tensor]:
         bn = self._fusable_norm(x, mask)
         if bn is not None:
-            return _dispatch.scalar_norm(bn, x, self.negative_slope, with_max=with_max)
+            return _dispatch_scalar.scalar_norm(bn, x, self.negative_slope, with_max=with_max)
         out = self.activation(self.norm(x, mask))
         return out, out.max(-2).values if with_max else out
 
@@ -485,12 +497,19 @@ class MeanPool(nn.Module):
 
 
 def block_pool(block: nn.Module, pool: nn.Module, x: Scalars, mask: Mask | None = None) -> NewScalars:
-    """Apply a block and a pool over points."""
+    """Apply a block and a pool over points, without the block's output at the points where possible."""
+    # The kernel does not call the block and the pool: not if they were replaced or have hooks.
+    if type(block) is Block and type(pool) is MaxPool and mask is None and not hooked(block) and not hooked(pool):
+        largest = block.point_max(x)
+        if largest is not None:
+            return largest
     return pool(block(x, mask), mask)
 
 
 class MaxPool(nn.Module):
     """Maximum over the axis before the channels.
+
+    Of equal elements, the native backend gives the gradient to the first, the eager one to all of them evenly.
 
     Arguments as in the vector layer.
 
@@ -520,7 +539,7 @@ class MaxPool(nn.Module):
         check_scalars(self, x, self.channels, rank=2 if segmented else 3)
         if segmented:
             return segment_max(x, *check_batch(self, batch, x, mask, size, rank=2))
-        return _dispatch.max_mean(x, mask)[0]
+        return _dispatch_scalar.max_mean(x, mask)[0]
 
 
 POOLS: dict[Pool, Callable[[int], nn.Module]] = {"mean": lambda channels: MeanPool(), "max": MaxPool}
@@ -612,7 +631,7 @@ class Invariant(nn.Module):
         if pool and segments:
             return segment_max(x, *segments), segment_mean(x, *segments), None
         if pool:
-            return *_dispatch.max_mean(x, mask), None
+            return *_dispatch_scalar.max_mean(x, mask), None
         return (x, None) if return_frame else x
 
     @staticmethod

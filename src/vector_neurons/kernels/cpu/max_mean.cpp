@@ -1,14 +1,16 @@
-// Maximum and mean of scalars over the axis before the channels, in one pass.
+// Maximum and mean of scalars over the axis before the channels, in one pass; and where the maximum of a linear map is.
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <limits>
 #include <vector>
 
+#include "matmul.h"
 #include "noinline.h"
 #include "page_pool.h"
 
@@ -18,6 +20,7 @@ namespace {
 
 // Rows of a partial sum: longer running sums would lose digits. Channels and elements of a task.
 constexpr int64_t PARTIAL_ROWS = 64, TASK_CHANNELS = 256, TASK_ELEMENTS = 1 << 14;
+constexpr int64_t PRODUCT_CHUNK_ELEMENTS = 1 << 17;  // of a product, which stays in cache
 
 struct Groups {
   int64_t groups, rows, channels, splits;
@@ -109,9 +112,62 @@ Tensor max_mean_backward(const Tensor& grad_max, const Tensor& grad_mean, const 
   return out;
 }
 
+// Updates the maximum of flip x, and the first row that has it; rows are counted from `first`.
+template <typename T>
+NOINLINE void update_argmax(const T* __restrict x, int64_t rows, int64_t channels, int32_t first,
+                            const T* __restrict flip, T* __restrict max, int32_t* __restrict argmax) {
+  for (int32_t r = 0; r < rows; ++r, x += channels) {
+#pragma omp simd
+    for (int64_t c = 0; c < channels; ++c) {
+      const T value = flip[c] * x[c];
+      const bool better = !(value <= max[c]) && max[c] == max[c];
+      max[c] = better ? value : max[c];
+      argmax[c] = better ? first + r : argmax[c];
+    }
+  }
+}
+
+// The first of the rows of each group of x (groups, rows, inputs) whose product with weight (inputs, channels) is the
+// largest, or the smallest where sign < 0: (groups, channels).
+Tensor product_argmax(const Tensor& x, const Tensor& weight, const Tensor& sign) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  TORCH_CHECK(x.dim() == 3 && x.size(1) > 0 && x.is_contiguous() && weight.dim() == 2 && weight.size(0) == x.size(2) &&
+                  sign.sizes() == weight.sizes().slice(1),
+              "product_argmax takes groups of rows, a weight and signs, got ", x.sizes(), ", ", weight.sizes(), " and ",
+              sign.sizes());
+  const int64_t groups = x.size(0), rows = x.size(1), channels = weight.size(1);
+  const int64_t chunk = std::clamp<int64_t>(PRODUCT_CHUNK_ELEMENTS / std::max(channels, x.size(2)), 1, rows);
+  Tensor out = at::empty({groups, channels}, x.options().dtype(at::kLong));
+  const Matmul matmul(weight.t());
+  const Tensor signs = sign.to(x.scalar_type()).contiguous();
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "product_argmax", [&] {
+    std::vector<scalar_t> flip(channels);
+    for (int64_t c = 0; c < channels; ++c) flip[c] = signs.const_data_ptr<scalar_t>()[c] < 0 ? -1 : 1;
+    at::parallel_for(0, groups, 1, [&](int64_t begin, int64_t end) {
+      const at::NoGradGuard no_grad;
+      std::vector<scalar_t> max(channels);
+      std::vector<int32_t> argmax(channels);
+      Tensor buffer;
+      for (int64_t group = begin; group < end; ++group) {
+        std::fill(max.begin(), max.end(), -std::numeric_limits<scalar_t>::infinity());
+        std::fill(argmax.begin(), argmax.end(), 0);
+        for (int64_t first = 0; first < rows; first += chunk) {
+          const int64_t count = std::min(chunk, rows - first);
+          const Tensor product = matmul.into(buffer, x[group].narrow(0, first, count));
+          update_argmax(product.const_data_ptr<scalar_t>(), count, channels, first, flip.data(), max.data(),
+                        argmax.data());
+        }
+        std::copy(argmax.begin(), argmax.end(), out.data_ptr<int64_t>() + group * channels);
+      }
+    });
+  });
+  return out;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(vector_neurons, CPU, m) {
+  m.impl("product_argmax", &product_argmax);
   m.impl("max_mean", &max_mean);
   m.impl("max_mean_backward", &max_mean_backward);
 }
