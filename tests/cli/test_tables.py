@@ -35,7 +35,6 @@ def test_every_table_has_its_name():
         (["segmentation", "--data", "modelnet40"], "no parts"),
         (["classification", "--only", "gcnn"], "the table has dgcnn"),
         (["classification", "--trials", "0"], "--trials"),
-        (["classification", "--data", "modelnet40", "--size", "42"], "--size"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, vn_command, flags, line):

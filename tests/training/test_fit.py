@@ -154,7 +154,6 @@ def test_best_is_the_averaged_model_and_last_is_not(run):
         ({"task": "segmentation", "data": "modelnet40", "size": None}, "no parts"),
         ({"data": "folder", "size": None}, "--folder"),
         ({"folder": "x"}, "--data folder"),
-        ({"data": "modelnet40"}, "--size"),
         ({"points": 4096}, "--stored-points"),
         ({"early_points": 4096}, "--early-points"),
         ({"k": 65}, "neighbors"),

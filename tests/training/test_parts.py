@@ -7,6 +7,7 @@ import torch
 from tiny import tiny
 from torch import nn
 
+from vector_neurons.data import DataError, Shapes
 from vector_neurons.geometry import rotations
 from vector_neurons.training import RecipeConfig, batches, evaluation, factory, fit, optimize
 
@@ -106,3 +107,16 @@ def test_validation_has_the_points_of_training_and_the_best_model_those_of_testi
     progress = fit(tiny(epochs=4, early_points=16, early_fraction=0.5), tmp_path / "run")
     assert seen == [16, 16, 64, 64]
     assert (progress.best_epoch, progress.best) == (4, 44)
+
+
+def test_a_subset_of_the_training_clouds_is_part_of_a_larger_one():
+    whole = Shapes("train", size=42, points=32)
+    few, more = (factory.RandomSubset(whole, size) for size in (7, 20))
+    kept = torch.arange(7)
+    assert len(few) == 7
+    assert few.rows.tolist() == more.rows[:7].tolist() != list(range(7))
+    assert torch.equal(few.batch(kept).points, more.batch(kept).points)
+    assert torch.equal(few.batch(kept).label, few.labels)
+    assert few.classes == whole.classes  # also those that none of its clouds has
+    with pytest.raises(DataError, match=r"has 42 training clouds, fewer than --size 50"):
+        factory.RandomSubset(whole, 50)

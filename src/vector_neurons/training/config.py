@@ -70,7 +70,8 @@ class DataConfig:
     drop_nan: bool = False
     """drop points that are NaN or infinite in the files of --folder"""
     size: Count | None = None
-    """number of training clouds of --data shapes, by default 4200; validation has a tenth, the test set a fifth"""
+    """number of training clouds: of --data shapes by default 4200 (validation has a tenth, the test set a fifth); of
+    other data by default all, or a random subset, part of every larger one"""
     points: PointCount = 1024
     """points per cloud that the network gets"""
     stored_points: PointCount = 1024

@@ -73,8 +73,31 @@ class InMemory(Dataset):
         return self.clouds.map(lambda x: x[indices])
 
 
+class RandomSubset(Dataset):
+    """Some clouds of another data set, drawn at random; a smaller subset is part of a larger one."""
+
+    def __init__(self, source: Dataset, size: int) -> None:
+        if size > len(source):
+            raise DataError(f"{source.name} has {len(source):,} training clouds, fewer than --size {size:,}")
+        self.name, self.split, self.classes = source.name, source.split, source.classes  # type: ignore[misc]
+        self.parts, self.parts_of = source.parts, source.parts_of
+        self.pack, self.drawn_from, self.source = source.pack, source.drawn_from, source
+        self.rows = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))[:size]
+        self.labels = source.labels[self.rows]
+
+    def batch(self, indices: Tensor) -> Cloud:
+        """The clouds of these indices, stacked."""
+        return self.source.batch(self.rows[indices])
+
+
 def open_dataset(config: DataConfig, split: str) -> Dataset:
-    """Open a split of the data: "train", "val" or "test"."""
+    """Open a split of the data: "train", "val" or "test"; of the first, `--size` clouds."""
+    data = _open_whole(config, split)
+    drawn = split == "train" and config.size is not None and config.data != "shapes"
+    return RandomSubset(data, config.size or 0) if drawn else data
+
+
+def _open_whole(config: DataConfig, split: str) -> Dataset:
     train = split == "train"
     near = config.near_fraction if train else 0.0
     if config.data == "shapes":

@@ -56,7 +56,6 @@ def _data_rules(config: RunConfig) -> Violations:
             data.folder is None and (data.up is not None or data.drop_nan),
             "--up and --drop-nan are about the files of --folder; a pack was made with its own",
         ),
-        (data.data != "shapes" and data.size is not None, "--size belongs to --data shapes"),
         (
             (data.size or 0) * data.stored_points > MAX_STORED_POINTS,
             f"--size {data.size} clouds of --stored-points {data.stored_points} are more than the "
