@@ -3,13 +3,16 @@
 import errno
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import trimesh
 from pebble import pebble
 
 from vector_neurons import mesh
+from vector_neurons.cli import reconstruct
 from vector_neurons.data import Shapes
 from vector_neurons.data.augment import visible
 from vector_neurons.mesh import writing
@@ -229,7 +232,8 @@ def far(scan, tmp_path):
 def test_a_ply_far_from_the_origin_is_in_double_precision(run, far, tmp_path, vn_command):
     out = tmp_path / "out.ply"
     code, said, err = vn_command("reconstruct", far, "-o", out, "--model", run, "--resolution", 64)
-    assert (code, err) == (0, "")
+    assert code == 0, err
+    assert "digits" not in err
     made = mesh.read(out)
     assert " watertight" in said
     assert mesh.watertight(made)
@@ -297,3 +301,53 @@ def test_far_more_threads_than_processors_are_refused(run, scan, tmp_path, vn_co
         assert code == 2
         assert "--threads takes 1 to 1,024" in err
     assert torch.get_num_threads() == before
+
+
+def test_doubts_are_printed_and_strict_fails(run, scan, tmp_path, vn_command):
+    """The pebble is smaller than the ball: its surface is far from all points."""
+    asked = ["reconstruct", scan, "-o", tmp_path / "out.ply", "--model", run, "--resolution", 32]
+    code, said, err = vn_command(*asked)
+    assert code == 0
+    assert "1 body, genus 0; 100.0% of the surface and 100.0% of the points are farther from the other" in said
+    assert "100% of the surface is a guess" in err
+    assert "100% of the points are farther than 5% of the size from the surface" in err
+    assert vn_command(*asked, "--strict")[0] == 1
+    assert (tmp_path / "out.ply").exists()
+
+
+def test_bodies_and_thin_parts_are_doubtful():
+    good = mesh.Quality(invented=0.0, missed=0.0, bodies=1, genus=0, thinnest=float("inf"))
+    surface = mesh.Mesh(torch.eye(3), torch.tensor([[0, 1, 2]]))
+    assert reconstruct._doubts(good, surface, torch.eye(3), 0.1) == []
+    two, thin = (replace(good, **change) for change in ({"bodies": 2}, {"thinnest": 0.15}))
+    assert reconstruct._doubts(two, surface, torch.eye(3), 0.1) == ["the mesh has 2 bodies: --keep largest keeps one"]
+    (line,) = reconstruct._doubts(thin, surface, torch.eye(3), 0.1)
+    assert line == "the thinnest part is 1.5 cells of the grid thick: raise --resolution"
+
+
+def test_one_body_is_kept(run, scan, tmp_path, vn_command, monkeypatch):
+    def two_bodies(*_, **__):
+        ball = mesh.extract(lambda x: 1 - x.norm(dim=-1), low=-1.2, high=1.2, start=16, resolution=16)
+        small = ball.vertices[ball.faces[:1].flatten()] + 9
+        faces = torch.tensor([[0, 1, 2], [0, 2, 1]]) + len(ball.vertices)
+        return mesh.Mesh(torch.cat([ball.vertices, small]), torch.cat([ball.faces, faces]))
+
+    monkeypatch.setattr(reconstruct, "reconstruct", two_bodies)
+    asked = ["reconstruct", scan, "-o", tmp_path / "out.ply", "--model", run]
+    _, said, err = vn_command(*asked)
+    assert "2 bodies" in said
+    assert "the mesh has 2 bodies: --keep largest keeps one" in err
+    _, said, err = vn_command(*asked, "--keep", "largest")
+    assert "1 body" in said
+    assert "bodies" not in err
+
+
+def test_confidence_is_read_by_another_program(run, scan, tmp_path, vn_command):
+    assert vn_command("reconstruct", scan, "-o", tmp_path / "out.ply", "--model", run, "--resolution", 32)[0] == 0
+    ours = mesh.read(tmp_path / "out.ply")
+    theirs = trimesh.load(tmp_path / "out.ply", process=False)
+    np.testing.assert_allclose(theirs.vertices, ours.vertices)
+    assert np.array_equal(theirs.faces, ours.faces)
+    found = theirs.metadata["_ply_raw"]["vertex"]["data"]["confidence"]
+    assert found.shape == (len(ours.vertices),)
+    assert ((found >= 0) & (found <= 1)).all()

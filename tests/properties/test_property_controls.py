@@ -193,6 +193,9 @@ MODELS = {
     "OccupancyNetwork, local": lambda: vn.models.OccupancyNetwork(
         encoder="dgcnn", k=6, code=24, hidden=24, decoder_hidden=8, local=4, conditional=True
     ),
+    "FrameNetOccupancy": lambda: vn.models.FrameNetOccupancy(
+        k=6, centers=(12, 6), width=8, decoder_hidden=8, near=(4, 3, 3), vectors=4
+    ),
 }
 
 

@@ -39,6 +39,9 @@ def models() -> dict[str, nn.Module]:
         "occupancy-local": vn.models.OccupancyNetwork(
             encoder="dgcnn", k=6, code=24, hidden=24, decoder_hidden=8, local=3
         ),
+        "occupancy-framenet": vn.models.FrameNetOccupancy(
+            k=6, centers=(12, 6), width=8, decoder_hidden=8, near=(4, 3, 3), vectors=4
+        ),
     }
     return {name: network.eval() for name, network in made.items()}
 

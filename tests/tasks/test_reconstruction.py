@@ -11,7 +11,7 @@ from pebble import pebble
 from vector_neurons.data import Cloud, Shapes
 from vector_neurons.geometry import rotations
 from vector_neurons.mesh import watertight
-from vector_neurons.models import OccupancyNetwork, store
+from vector_neurons.models import FrameNetOccupancy, OccupancyNetwork, store
 from vector_neurons.tasks import Reconstruction, add, reconstruct, reconstruction
 from vector_neurons.tasks.reconstruction import THRESHOLDS
 
@@ -162,3 +162,61 @@ def test_the_ball_around_a_scan_does_not_move_the_surface(network):
     for refine in (0, 2):
         made = reconstruct(model, points, refine=refine)
         assert abs((made.vertices - center).norm(dim=-1).mean() / radius - 0.95) < 5e-4
+
+
+class Ball(FrameNetOccupancy):
+    """A ball of radius 0.5 about the origin, sharp where x > 0; it keeps what it was given."""
+
+    def encode(self, points, lengths=None, normals=None):
+        self.given = points, normals
+
+    def decode(self, code, queries):
+        return torch.where(queries[..., 0] > 0, 400.0, 4.0) * (0.5 - queries.norm(dim=-1))
+
+
+@pytest.fixture
+def ball():
+    model = Ball(k=4, centers=(4,), width=8, decoder_hidden=4, near=(2, 2), vectors=2).eval()
+    model.metadata = store.Metadata(points=200)
+    return model
+
+
+def sphere(number, seed=0):
+    points = torch.randn(number, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.nn.functional.normalize(points, dim=-1)
+
+
+def test_confidence_is_high_where_the_occupancy_is_sharp(ball):
+    made = reconstruct(ball, sphere(200), resolution=64)
+    sharp = made.vertices[:, 0] > 0.05
+    assert made.confidence[sharp].min() > 0.99
+    blurred = made.confidence[made.vertices[:, 0] < -0.05]
+    # A step of 0.04 changes the logit by 0.16: both sides are nearly as likely inside as outside.
+    assert blurred.numpy() == pytest.approx(0.5398**2, abs=0.01)
+
+
+def test_more_points_than_in_training_are_averaged(ball):
+    noise = torch.randn(20_000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    scan = sphere(20_000) + 0.05 * noise
+    reconstruct(ball, scan, resolution=32)
+    points, normals = ball.given
+    assert points.shape == (1, 200, 3)
+    assert normals is None
+    radii = (points[0] - points[0].mean(0)).norm(dim=-1)
+    assert radii.std() / radii.mean() < 0.02  # of the noise, 0.05, a tenth is left: a hundred points each
+
+
+def test_normals_reach_networks_that_take_them(ball):
+    scan = sphere(1000)
+    reconstruct(ball, 3 * scan + 7, normals=scan, resolution=32)
+    points, normals = ball.given
+    cosine = (torch.nn.functional.normalize(points, dim=-1) * normals).sum(-1)
+    assert cosine.min() > 0.99
+    with pytest.raises(ValueError, match=r"normals \(5, 3\) are not those of points \(1000, 3\)"):
+        reconstruct(ball, scan, normals=scan[:5])
+
+
+def test_networks_that_take_no_normals_do_not_get_them(network):
+    scan = sphere(100).float()
+    with_normals, without = (reconstruct(network, scan, normals=n, resolution=32) for n in (scan, None))
+    assert torch.equal(with_normals.vertices, without.vertices)

@@ -1,6 +1,7 @@
 """Schedules, averages, poses: what the loop is made of."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -120,3 +121,35 @@ def test_a_subset_of_the_training_clouds_is_part_of_a_larger_one():
     assert few.classes == whole.classes  # also those that none of its clouds has
     with pytest.raises(DataError, match=r"has 42 training clouds, fewer than --size 50"):
         factory.RandomSubset(whole, 50)
+
+
+def test_the_number_of_points_and_normals_are_drawn_for_each_batch():
+    config = tiny(points=64, stored_points=64, fewest_points=16)
+    config = replace(config, data=replace(config.data, normals=0.5))
+    data, indices = factory.open_dataset(config.data, "train"), torch.arange(4)
+    made = [batches.training_batch(data, indices, config, epoch=1, step=step) for step in range(40)]
+    numbers = [cloud.points.shape[1] for cloud in made]
+    assert 16 <= min(numbers) < 24
+    assert 48 < max(numbers) <= 64
+    assert sum(number < 32 for number in numbers) == pytest.approx(20, abs=7)  # each doubling is as likely
+    assert 10 <= sum(cloud.normals is not None for cloud in made) <= 30
+    again = batches.training_batch(data, indices[:2], config, epoch=1, step=7)
+    assert torch.equal(again.points, made[7].points[:2])  # whatever shares the batch
+    assert [batches.training_batch(data, indices, config, epoch=2, step=7).points.shape[1]] != numbers[7:8]
+    assert batches.evaluation_batch(data, indices, config.data, "I", seed=0).points.shape[1] == 64
+
+
+def test_noise_and_outliers_are_drawn_for_each_cloud():
+    plain = {"points": 64, "stored_points": 64, "noise": 0.1, "anisotropic_scale": 1.0, "shift": 0.0}
+    still = tiny(**{**plain, "noise": 0.0, "train_rotations": "I"})
+    data, indices = factory.open_dataset(still.data, "train"), torch.arange(40)
+    clean = batches.training_batch(data, indices, still, epoch=0).points
+    # Subsets are drawn first and are the same: the points differ by the noise alone.
+    noisy = tiny(**{**plain, "train_rotations": "I", "vary_noise": True})
+    sizes = (batches.training_batch(data, indices, noisy, epoch=0).points - clean).std(dim=(1, 2))
+    assert sizes.min() < 0.03
+    assert 0.15 < sizes.max() < 0.23
+    outliers = tiny(**{**plain, "noise": 0.0, "train_rotations": "I", "outliers": 0.25})
+    moved = (batches.training_batch(data, indices, outliers, epoch=0).points != clean).any(-1).sum(1)
+    assert 0 <= moved.min() <= 3
+    assert 10 < moved.max() <= 16

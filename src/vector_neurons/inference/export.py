@@ -25,7 +25,7 @@ from .. import kernels
 from .._files import atomic_replace, first_line
 from ..geometry.decompositions import DECOMPOSITIONS
 from ..geometry.sampling import unit_ball
-from ..models import Model, OccupancyNetwork, store
+from ..models import Model, OccupancyModel, store
 from ..testing.measure import random_element
 
 Format = Literal["onnx", "torch"]
@@ -169,7 +169,7 @@ def _min_exported(program: torch.export.ExportedProgram) -> int:
 def _program(model: nn.Module) -> tuple[torch.export.ExportedProgram, dict[str, tuple[int | str, ...]]]:
     """The network as a graph of torch's own operators, and the axes of its inputs."""
     example, _ = _example(model, 2, SIZES[0])
-    if isinstance(model, OccupancyNetwork):  # torch.export would take equal numbers of points and queries for the same
+    if isinstance(model, OccupancyModel):  # torch.export would take equal numbers of points and queries for the same
         example = (example[0], example[1][:, : SIZES[0] // 2].contiguous())
     inputs: dict[str, tuple[int | str, ...]] = {}
     dynamic: list[dict[int, Any] | None] = []

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .._files import write_file
-from ..mesh import Mesh, colored_ply
+from ..mesh import Mesh, encode_ply
 from ..viz.figures import PALETTE
 from .inputs import Sampled
 
@@ -73,7 +73,7 @@ class Parts:
         vertices, faces = self.mesh.vertices, self.mesh.faces
         colors = self._colors(self.at(vertices))
         centers = vertices[faces].mean(1)
-        content = colored_ply(self.mesh, colors, self._colors(self.at(centers)) if len(faces) else None)
+        content = encode_ply(self.mesh, colors, self._colors(self.at(centers)) if len(faces) else None)
         write_file(Path(path), content)
 
     def _colors(self, parts: Int[Tensor, " n"]) -> NDArray[np.uint8]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..geometry.rotations import draw, rotate
 from ..mesh import MeshError
-from ..models import Metadata, OccupancyNetwork, store
+from ..models import Metadata, OccupancyModel, store
 from ..models.base import Inputs, Segmenter, inputs_of
 from .inputs import Sampled, Source, name_source, read_mesh, sample_clouds
 from .parts import Parts
@@ -148,7 +148,7 @@ def prepare(network: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module
 def check_model(network: nn.Module, category: str | None) -> int | None:
     """Refuse models that do not classify or segment clouds; returns the index of the category, if there is one."""
     known, kind = store.metadata_of(network), type(network).__name__
-    if isinstance(network, OccupancyNetwork):
+    if isinstance(network, OccupancyModel):
         raise PredictError(f"a {kind} has no classes: use it by `vn reconstruct`")
     if any(inputs_of(getattr(network, "arguments", {}).get("inputs", Inputs()))):
         raise PredictError(f"this {kind} needs normals or other inputs of each point, which files do not have")

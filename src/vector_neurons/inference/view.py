@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..data import Dataset, Shapes
 from ..geometry.rotations import axis_angle, evenly_spaced
 from ..mesh import sample
-from ..models import OccupancyNetwork, store
+from ..models import OccupancyModel, store
 from ..models.base import Inputs, inputs_of
 from ..tasks import reconstruct
 from ..training import batches, checkpoint, factory, find_run, read_config, run
@@ -162,7 +162,7 @@ def answer(
             yield some, (cloud.double() @ some.mT).float().to(device)
             progress(len(some))
 
-    if isinstance(network, OccupancyNetwork):
+    if isinstance(network, OccupancyModel):
         queries = _queries(cloud)
         occupancy = [network(clouds, (queries @ some.mT).float().to(device)).cpu() for some, clouds in turned()]
         surface = reconstruct(network, cloud, resolution=RESOLUTION, faces=MAX_FACES)
@@ -225,7 +225,7 @@ def _check_networks(networks: Sequence[nn.Module]) -> str:
             raise PredictError(f"this {type(network).__name__} needs normals or other inputs of each point")
         known = store.metadata_of(network)
         parts = "segmentation" if known.categories is not None else "classification"
-        found.append(("reconstruction" if isinstance(network, OccupancyNetwork) else parts, list(known.classes or ())))
+        found.append(("reconstruction" if isinstance(network, OccupancyModel) else parts, list(known.classes or ())))
     if len(found) == 2 and found[0] != found[1]:
         (task, _), (other, _) = found
         what = "other classes" if task == other else f"{other}, the other for {task}"

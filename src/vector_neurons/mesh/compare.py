@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..geometry.inside import inside
@@ -89,8 +89,8 @@ def compare_points(
     >>> compare_points(a, up, a + up, up, threshold=0.5).chamfer_l1
     1.0
     """
-    forward, of_second = _nearest(first, second)
-    backward, of_first = _nearest(second, first)
+    forward, of_second = nearest_points(first, second)
+    backward, of_first = nearest_points(second, first)
     accuracy, completeness = forward.mean().item(), backward.mean().item()
     cosines = [
         (first_normals * second_normals[of_second]).sum(-1).abs().mean().item(),
@@ -154,7 +154,9 @@ def _occupied(mesh: Mesh, points: Tensor) -> Tensor:
     return inside(points, mesh.vertices, mesh.faces)
 
 
-def _nearest(points: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+def nearest_points(
+    points: Float[Tensor, "n 3"], others: Float[Tensor, "m 3"]
+) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
     """Return the distance from every point to the nearest of the others, and its index."""
     from scipy.spatial import cKDTree  # type: ignore[import-untyped]
 

@@ -30,11 +30,13 @@ class Mesh:
         vertices: coordinates.
         faces: indices of the three vertices of each triangle; `(0, 3)` for a cloud.
         normals: unit normals of the vertices, or None.
+        confidence: how sure a reconstruction is of each vertex, between 0 and 1, or None.
 
     Shape:
         - vertices: `(vertices, 3)`
         - faces: `(faces, 3)`
         - normals: `(vertices, 3)`
+        - confidence: `(vertices,)`
 
     >>> Mesh(torch.rand(5, 3), torch.empty(0, 3, dtype=torch.int64)).is_cloud
     True
@@ -43,6 +45,7 @@ class Mesh:
     vertices: Float[Tensor, "vertices 3"]
     faces: Int[Tensor, "faces 3"]
     normals: Float[Tensor, "vertices 3"] | None = None
+    confidence: Float[Tensor, " vertices"] | None = None
 
     @property
     def is_cloud(self) -> bool:

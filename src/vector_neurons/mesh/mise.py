@@ -20,10 +20,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .mesh import Mesh, MeshError
-from .surface import watertight
+from .surface import NORM_FLOOR, vertex_normals, watertight
 
 VALUE_LIMIT = 1e30  # replaces infinity: marching cubes interpolates, and the mean of infinities is NaN
-NORM_FLOOR = 1e-300  # keeps divisions by norms of zero finite
 
 
 def extract(
@@ -258,9 +257,7 @@ def _refined(field: _Field, vertices: Tensor, steps: int, reach: Tensor) -> Tens
 
 def _normals(field: _Field, mesh: Mesh, free: Tensor) -> Tensor:
     """Return unit normals of the vertices: the negative gradient, or where it is zero the mean of adjacent faces."""
-    a, b, c = mesh.vertices[mesh.faces].unbind(1)
-    areas = torch.linalg.cross(b - a, c - a).repeat_interleave(3, 0)
-    normals = torch.zeros_like(mesh.vertices).index_add(0, mesh.faces.flatten(), areas)
-    down = torch.zeros_like(normals)
+    down = torch.zeros_like(mesh.vertices)
     down[free] = -field.gradients(mesh.vertices[free])[1]
-    return F.normalize(down.where(down.norm(dim=-1, keepdim=True) > 0, normals), dim=-1, eps=NORM_FLOOR)
+    down = F.normalize(down, dim=-1, eps=NORM_FLOOR)
+    return down.where(down.any(-1, keepdim=True), vertex_normals(mesh))

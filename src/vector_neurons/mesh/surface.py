@@ -2,10 +2,13 @@
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from .mesh import Mesh, MeshError
+
+NORM_FLOOR = 1e-300  # keeps divisions by norms of zero finite
 
 
 def sample(
@@ -42,6 +45,18 @@ def sample(
     weights = torch.stack([1 - root, root * (1 - v), root * v], dim=-1).to(corners)
     points = (weights.unsqueeze(-1) * corners[face]).sum(1)
     return points, cross[face] / areas[face].unsqueeze(-1)
+
+
+def vertex_normals(mesh: Mesh) -> Float[Tensor, "vertices 3"]:
+    """Unit normals of the vertices: the mean of adjacent faces, by area; zero where they cancel.
+
+    >>> vertex_normals(Mesh(torch.eye(3), torch.tensor([[0, 1, 2]])))[0].mul(3**0.5).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    a, b, c = mesh.vertices[mesh.faces].unbind(1)
+    areas = torch.linalg.cross(b - a, c - a).repeat_interleave(3, 0)
+    normals = torch.zeros_like(mesh.vertices).index_add(0, mesh.faces.flatten(), areas)
+    return F.normalize(normals, dim=-1, eps=NORM_FLOOR)
 
 
 def watertight(mesh: Mesh) -> bool:

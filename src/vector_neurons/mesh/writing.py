@@ -1,7 +1,8 @@
 """Write meshes to files without losing precision or faces to the rounding of the format."""
 
+import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ class Written(NamedTuple):
 def write(mesh: Mesh, path: str | Path) -> Written:
     """Write a mesh to a .ply, .obj, .stl, .off or .glb file, atomically; a cloud, without normals, as .ply or .glb.
 
+    A .ply file also gets the `confidence` of the vertices, if the mesh has it.
+
     Formats round coordinates, to seven digits or to eight decimals. Where that would move vertices by more than 1e-4 of
     the size of the mesh, a .ply file is written in double precision; other formats raise `MeshError` if they would lose
     faces.
@@ -46,9 +49,10 @@ def write(mesh: Mesh, path: str | Path) -> Written:
     path = Path(path)
     suffix = path.suffix.lower()
     size = (mesh.vertices.amax(0) - mesh.vertices.amin(0)).max().item() if len(mesh.vertices) else 0.0
-    needs_double = suffix == ".ply" and _max_difference(mesh.vertices, mesh.vertices.float()) > MAX_VERTEX_ERROR * size
+    needs_double = _max_difference(mesh.vertices, mesh.vertices.float()) > MAX_VERTEX_ERROR * size
     try:
-        content = colored_ply(mesh) if needs_double else encode(mesh, suffix)
+        own = suffix == ".ply" and (needs_double or mesh.confidence is not None)
+        content = encode_ply(mesh) if own else encode(mesh, suffix)
     except MeshError as error:
         raise MeshError(f"{path}: {error}") from None
     try:
@@ -82,30 +86,34 @@ def _collapsed_faces(mesh: Mesh) -> int:
     return int((corners == corners.roll(1, dims=1)).all(-1).any(-1).sum())
 
 
-def colored_ply(
+def encode_ply(
     mesh: Mesh, vertex_colors: NDArray[np.uint8] | None = None, face_colors: NDArray[np.uint8] | None = None
 ) -> bytes:
     """Encode a mesh or a cloud as a .ply file in double precision, with a color `(r, g, b)` of each vertex and face.
 
     >>> import torch
-    >>> colored_ply(Mesh(torch.zeros(1, 3), torch.empty(0, 3, dtype=torch.int64))).splitlines()[:2]
+    >>> encode_ply(Mesh(torch.zeros(1, 3), torch.empty(0, 3, dtype=torch.int64))).splitlines()[:2]
     [b'ply', b'format binary_little_endian 1.0']
     """
-    given = {"vertex": vertex_colors, "face": face_colors}
-    rgb = {name: [] if colors is None else [("color", "u1", 3)] for name, colors in given.items()}
-    vertices = np.empty(len(mesh.vertices), dtype=[("point", "<f8", 3), *rgb["vertex"]])
-    faces = np.empty(len(mesh.faces), dtype=[("count", "u1"), ("corners", "<i4", 3), *rgb["face"]])
-    vertices["point"] = mesh.vertices.numpy()
-    faces["count"], faces["corners"] = 3, mesh.faces.numpy()
-    for rows, colors in ((vertices, vertex_colors), (faces, face_colors)):
+    color = ["uchar red", "uchar green", "uchar blue"]
+    vertices = [(mesh.vertices.numpy().astype("<f8"), [f"double {axis}" for axis in "xyz"])]
+    if mesh.confidence is not None:
+        vertices.append((mesh.confidence.numpy().astype("<f4"), ["float confidence"]))
+    corners = np.empty(len(mesh.faces), dtype=[("count", "u1"), ("corners", "<i4", 3)])
+    corners["count"], corners["corners"] = 3, mesh.faces.numpy()
+    faces = [(corners, ["list uchar int vertex_indices"])]
+    for columns, colors in ((vertices, vertex_colors), (faces, face_colors)):
         if colors is not None:
-            rows["color"] = colors
-    properties = {
-        f"vertex {len(vertices)}": [f"double {axis}" for axis in "xyz"],
-        f"face {len(faces)}": ["list uchar int vertex_indices"],
-    }
-    header = ["ply", "format binary_little_endian 1.0"]
-    for (element, columns), colors in zip(properties.items(), (vertex_colors, face_colors), strict=True):
-        columns = columns if colors is None else [*columns, *(f"uchar {color}" for color in ("red", "green", "blue"))]
-        header += [f"element {element}", *(f"property {column}" for column in columns)]
-    return "\n".join([*header, "end_header", ""]).encode() + vertices.tobytes() + faces.tobytes()
+            columns.append((colors, color))
+    header, content = ["ply", "format binary_little_endian 1.0"], []
+    for element, columns in (("vertex", vertices), ("face", faces)):
+        names = [name for _, some in columns for name in some]
+        header += [f"element {element} {len(columns[0][0])}", *(f"property {name}" for name in names)]
+        content.append(_rows([array for array, _ in columns]))
+    return "\n".join([*header, "end_header", ""]).encode() + b"".join(content)
+
+
+def _rows(columns: list[NDArray[Any]]) -> bytes:
+    """The bytes of the columns, row by row."""
+    parts = [np.frombuffer(x.tobytes(), np.uint8).reshape(len(x), x.itemsize * math.prod(x.shape[1:])) for x in columns]
+    return np.concatenate(parts, axis=1).tobytes()

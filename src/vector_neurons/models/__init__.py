@@ -5,7 +5,8 @@ from .calibration import Calibration
 from .canonicalize import Canonicalize, CanonicalPose, PoseEncoder
 from .dgcnn import DGCNN, DGCNNSegmenter
 from .hierarchy import FrameNet, FrameNetSegmenter
-from .occupancy import OccupancyNetwork
+from .local_occupancy import FrameNetOccupancy
+from .occupancy import OccupancyModel, OccupancyNetwork
 from .pointnet import PointNet, PointNetSegmenter
 from .transformer import VNTransformer
 
@@ -20,6 +21,7 @@ MODELS: dict[str, type[Model]] = {
         FrameNet,
         FrameNetSegmenter,
         OccupancyNetwork,
+        FrameNetOccupancy,
     )
 }
 
@@ -35,11 +37,13 @@ __all__ = [
     "DGCNNSegmenter",
     "Encoding",
     "FrameNet",
+    "FrameNetOccupancy",
     "FrameNetSegmenter",
     "Inputs",
     "LayerOptions",
     "Metadata",
     "Model",
+    "OccupancyModel",
     "OccupancyNetwork",
     "PointNet",
     "PointNetSegmenter",

@@ -13,7 +13,7 @@ from torch import nn
 
 from .._files import CHECKSUMS, write_file
 from . import store
-from .occupancy import OccupancyNetwork
+from .occupancy import OccupancyModel
 
 CARD = "README.md"
 FILES = (store.WEIGHTS, store.CONFIG, CHECKSUMS, CARD)
@@ -59,7 +59,7 @@ def card(model: nn.Module) -> str:
     name, metadata = type(model).__name__, store.metadata_of(model)
     arguments = getattr(model, "arguments", {})
     task = next((text for key, text in TASKS.items() if key in arguments), None)
-    task = RECONSTRUCTION if isinstance(model, OccupancyNetwork) else task or "point clouds"
+    task = RECONSTRUCTION if isinstance(model, OccupancyModel) else task or "point clouds"
     fields = {
         "library_name": "vector-neurons",
         "license": "mit",

@@ -4,7 +4,8 @@ The paper's three methods are three compositions of an encoder and a decoder: Oc
 scalar and invariant, VN-OccNet vector and invariant.
 """
 
-from typing import Any, Literal, NamedTuple
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -228,7 +229,35 @@ class Decoder(nn.Module):
         return self.logits(x.relu()).squeeze(-1)
 
 
-class OccupancyNetwork(Model):
+class OccupancyModel(Model, ABC):
+    """Base class of occupancy networks, which encode clouds and decode query points to logits of being inside.
+
+    Attributes:
+        takes_normals: whether a cloud may come with normals.
+    """
+
+    takes_normals: ClassVar[bool] = False
+
+    @abstractmethod
+    def encode(self, points: Any, lengths: Any = None) -> Any:
+        """Compute the code of each cloud; `lengths` are the numbers of points before padding."""
+
+    @abstractmethod
+    def decode(self, code: Any, queries: Any) -> Any:
+        """Compute logits of the queries from the codes of their shapes."""
+
+    @staticmethod
+    def check_queries(queries: Tensor, count: int) -> None:
+        """Refuse queries that do not fit to so many codes."""
+        if queries.ndim != 3 or queries.shape[-1] != 3 or queries.shape[0] != count:
+            raise ValueError(f"{count} codes need queries ({count}, Q, 3), got {tuple(queries.shape)}")
+        check_magnitude(queries, MAX_COORDINATE, "queries")
+
+    def example(self, points: Tensor) -> tuple[tuple[Tensor | None, ...], tuple[str, ...]]:
+        return (points, torch.randn_like(points)), ("points", "points")
+
+
+class OccupancyNetwork(OccupancyModel):
     """Occupancy network: whether query points are inside the shapes of point clouds, as logits.
 
     Vector neurons encode a cloud as vectors, which rotate with it, and the decoder is invariant: VN-OccNet. Scalar
@@ -343,11 +372,5 @@ class OccupancyNetwork(Model):
 
     def decode(self, code: Code, queries: Float[Tensor, "batch queries 3"]) -> Float[Tensor, "batch queries"]:
         """Compute logits of the queries from the codes of their shapes."""
-        count = code.overall.shape[0]
-        if queries.ndim != 3 or queries.shape[-1] != 3 or queries.shape[0] != count:
-            raise ValueError(f"{count} codes need queries ({count}, Q, 3), got {tuple(queries.shape)}")
-        check_magnitude(queries, MAX_COORDINATE, "queries")
+        self.check_queries(queries, code.overall.shape[0])
         return self.decoder(code, queries)
-
-    def example(self, points: Tensor) -> tuple[tuple[Tensor | None, ...], tuple[str, ...]]:
-        return (points, torch.randn_like(points)), ("points", "points")

@@ -30,7 +30,7 @@ from .._files import (
 from . import MODELS
 from .base import Model
 from .calibration import Calibration
-from .occupancy import OccupancyNetwork
+from .occupancy import OccupancyModel
 
 FORMAT = 2
 WEIGHTS, CONFIG, CALIBRATION = "model.safetensors", "config.json", "calibration.json"
@@ -323,7 +323,7 @@ def _subclasses(cls: type[Model]) -> Iterator[type[Model]]:
 
 
 @overload
-def pretrained(name: Literal["reconstruction"]) -> OccupancyNetwork: ...
+def pretrained(name: Literal["reconstruction"]) -> OccupancyModel: ...
 @overload
 def pretrained(name: str) -> Model: ...
 def pretrained(name: str) -> Model:

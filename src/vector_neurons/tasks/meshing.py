@@ -1,32 +1,38 @@
 """Meshes of scans by an occupancy network."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..geometry.sampling import ball, box
-from ..mesh import Mesh, describe_nonfinite, extract
-from ..models import OccupancyNetwork, store
+from ..mesh import Mesh, describe_nonfinite, extract, vertex_normals
+from ..mesh.compare import nearest_points
+from ..models import OccupancyModel, store
 from .reconstruction import DECODE_BATCH, logit
 
 MIN_POINTS = 20  # distinct points of a scan
 MIN_ROUNDING_UNITS = 2.0**12  # extent of a scan, in units of rounding of its coordinates
 FLAT = 1e-5  # extents below this fraction of the largest one are rounding errors
 NORMALIZATIONS = {"unit_ball": ball, "unit_cube": box}
+MEAN_STEPS = 3  # of k-means: the first sorts noisy points by the noise of their centers, too
 CAP_SLOPE = 100.0  # logits per radius
+CONFIDENCE_DISTANCE = 0.04  # radii: 2 % of the diameter of a scan
 # How far a shape may reach from the center of its scan, in distances of the farthest point. A ball seen from three
 # radii away has the center of its scan near the surface, and its other side 1.67 away from there.
 REACH = 1.75
 
 
 def reconstruct(
-    model: OccupancyNetwork,
+    model: OccupancyModel,
     points: Float[Tensor, "points 3"],
     *,
+    normals: Float[Tensor, "points 3"] | None = None,
     threshold: float | None = None,
     resolution: int = 128,
     refine: int = 2,
@@ -42,7 +48,9 @@ def reconstruct(
     Args:
         model: the network, in evaluation mode; one that was loaded from a run carries the number of points, the
             normalization and the best threshold of its training.
-        points: the scan. If it has more points than the training clouds, as many are sampled.
+        points: the scan. If it has more points than the training clouds, a network that takes any number gets means of
+            neighboring points, others get a sample.
+        normals: of the points, outwards, if they are known; only some networks take them.
         threshold: probability above which a point is inside; by default that of the model, or 0.5.
         resolution: cells of the grid along each axis.
         refine: steps that move the vertices toward the level set.
@@ -50,8 +58,12 @@ def reconstruct(
         seed: of the sampled points.
         options: further options of `mesh.extract`.
 
+    Returns:
+        The mesh, with the `confidence` of each vertex: the probability, by the network, that the surface is no farther
+        away than 2 % of the diameter of the scan.
+
     Shape:
-        points: `(N, 3)`, N at least 20.
+        points, normals: `(N, 3)`, N at least 20.
     """
     known = store.metadata_of(model)
     threshold = threshold if threshold is not None else known.threshold if known.threshold is not None else 0.5
@@ -64,17 +76,20 @@ def reconstruct(
             f"the normalization {known.normalization!r} of the model is unknown: choose {', '.join(NORMALIZATIONS)}"
         )
     like = next(model.parameters())
-    number = len(points) if known.points is None else min(known.points, len(points))
-    chosen = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:number]
-    cloud = points[chosen.to(points.device)].double()
+    if normals is not None and normals.shape != points.shape:
+        raise ValueError(f"normals {tuple(normals.shape)} are not those of points {tuple(points.shape)}")
+    cloud, directions = _reduce(points.double(), normals, known.points or len(points), seed, mean=model.takes_normals)
     if check_extent(cloud):
         warnings.warn("all points of the scan lie in a plane: what is inside is a guess", stacklevel=2)
     # In float64: a scan may lie far from its origin.
     center, size = (x[0] for x in NORMALIZATIONS[known.normalization](cloud))
     cloud = ((cloud - center) / size).to(like)
     level, reach = logit(threshold), REACH * cloud.norm(dim=-1).amax()
+    given = {}
+    if model.takes_normals and directions is not None:
+        given["normals"] = F.normalize(directions, dim=-1).to(like).unsqueeze(0)
     with torch.no_grad():
-        code = model.encode(cloud.unsqueeze(0))
+        code = model.encode(cloud.unsqueeze(0), **given)
 
     def occupancy(queries: Float[Tensor, "queries 3"]) -> Float[Tensor, " queries"]:
         # Far from the scan the surface is cut off by a ball, which is rotation-invariant, instead of the grid's box.
@@ -84,7 +99,48 @@ def reconstruct(
 
     corner = reach.expand(3)
     surface = extract(occupancy, low=-corner, high=corner, resolution=resolution, refine=refine, batch=batch, **options)
-    return replace(surface, vertices=surface.vertices * size.cpu() + center.cpu())
+    confidence = _confidence(occupancy, level, surface, like, batch)
+    return replace(surface, vertices=surface.vertices * size.cpu() + center.cpu(), confidence=confidence)
+
+
+def _reduce(
+    points: Tensor, normals: Tensor | None, number: int, seed: int, *, mean: bool
+) -> tuple[Tensor, Tensor | None]:
+    """So many of the points at random; with `mean`, each the mean of the points nearest to it, which have less noise.
+
+    The random points do not depend on the pose, as farthest points of a rotated scan would by rounding.
+    """
+    if number >= len(points):
+        return points, normals
+    chosen = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:number].to(points.device)
+    if not mean:
+        return points[chosen], None if normals is None else normals[chosen]
+    means = points[chosen]
+    for _ in range(MEAN_STEPS):
+        owner = nearest_points(points, means)[1].to(points.device)
+        means = _mean(points, owner, means)
+    return means, None if normals is None else _mean(normals.to(points), owner, normals[chosen].to(points))
+
+
+def _mean(x: Tensor, owner: Tensor, otherwise: Tensor) -> Tensor:
+    """The mean of the rows that each owner has, or `otherwise` where it has none."""
+    count = torch.bincount(owner, minlength=len(otherwise)).unsqueeze(-1)
+    return torch.where(count > 0, torch.zeros_like(otherwise).index_add(0, owner, x) / count, otherwise)
+
+
+def _confidence(
+    occupancy: Callable[[Tensor], Tensor], level: float, surface: Mesh, like: Tensor, batch: int
+) -> Float[Tensor, " vertices"]:
+    """The probability that a little outside of the surface is outside, times that a little inside is inside."""
+    outwards = CONFIDENCE_DISTANCE * vertex_normals(surface)
+    found = [torch.ones(0)]
+    with torch.no_grad():
+        for vertex, step in zip(torch.split(surface.vertices, batch), torch.split(outwards, batch), strict=True):
+            inside, outside = (
+                torch.sigmoid(occupancy((vertex + sign * step).to(like)) + level).cpu() for sign in (-1, 1)
+            )
+            found.append((inside * (1 - outside)).float())
+    return torch.cat(found)
 
 
 def check_extent(points: Float[Tensor, "points 3"]) -> bool:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ..data import Cloud
 from ..mesh import iou
-from ..models import OccupancyNetwork
+from ..models import OccupancyModel
 from .task import Counts, Task, from_fixed_point, to_fixed_point
 
 THRESHOLDS = tuple(i / 20 for i in range(1, 20))
@@ -44,10 +44,11 @@ class Reconstruction(Task):
     def logits(self, model: nn.Module, cloud: Cloud) -> Float[Tensor, "batch queries"]:
         """Logits of the query points of a batch."""
         assert cloud.queries is not None  # a data set for reconstruction has query points
-        if torch.is_grad_enabled() or not isinstance(model, OccupancyNetwork):  # it may be a compiled one
-            logits: Tensor = model(cloud.points, cloud.queries)
+        given = {} if cloud.normals is None else {"normals": cloud.normals}
+        if torch.is_grad_enabled() or not isinstance(model, OccupancyModel):  # it may be a compiled one
+            logits: Tensor = model(cloud.points, cloud.queries, **given)
             return logits
-        code, at_once = model.encode(cloud.points), max(1, DECODE_BATCH // len(cloud.points))
+        code, at_once = model.encode(cloud.points, **given), max(1, DECODE_BATCH // len(cloud.points))
         return torch.cat([model.decode(code, some) for some in torch.split(cloud.queries, at_once, dim=1)], dim=1)
 
     def loss(

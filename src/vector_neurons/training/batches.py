@@ -7,29 +7,42 @@ import torch
 from torch import Tensor
 
 from ..data import Cloud, Dataset
-from ..data.augment import Jitter, Occlude, Scale, Shift, Subset, UnitBall
+from ..data.augment import Jitter, Occlude, Outliers, Scale, Shift, Subset, UnitBall
 from ..data.seeding import derive_seed
 from ..geometry import rotations
 from ..typing import Rotations
 from .config import DataConfig, RecipeConfig, RunConfig
 
+OCCLUDED_FACTOR = 3  # points of which a camera sees some, for each point of the result ...
+OCCLUDED_RANGE = (1024, 3072)  # ... but so many at least and at most: the time grows with their square
 
-def training_batch(data: Dataset, indices: Tensor, config: RunConfig, epoch: int) -> Cloud:
+
+def training_batch(data: Dataset, indices: Tensor, config: RunConfig, epoch: int, step: int = 0) -> Cloud:
     """Clouds for training: subsampled, augmented, rotated.
 
-    All randomness of a cloud is seeded by (seed, epoch, index). A resumed run is therefore bit-identical to an
-    uninterrupted one, and any number of processes gets the same clouds.
+    All randomness of a cloud is seeded by (seed, epoch, index), and that of a batch by (seed, epoch, step). A resumed
+    run is therefore bit-identical to an uninterrupted one, and any number of processes gets the same clouds.
     """
-    points, seed = points_at(config, epoch), config.runtime.seed
+    seed, (points, normals) = config.runtime.seed, _draw_batch(config, epoch, step)
     prepared = []
     for index, cloud in zip(indices.tolist(), _unstack(data.batch(indices)), strict=True):
         generator = torch.Generator().manual_seed(derive_seed(seed, "train", epoch, index))
         occlude = config.recipe.occlude
+        cloud = cloud if normals else replace(cloud, normals=None)
         if occlude > 0 and torch.rand((), generator=generator).item() < occlude:
-            cloud = Occlude(points=points)(cloud, generator)  # before the subset: few points do not hide each other
+            # Before the subset: few points do not hide each other. Not of all: testing pairs takes long.
+            low, high = (min(number, len(cloud.points)) for number in OCCLUDED_RANGE)
+            some = Subset(min(max(OCCLUDED_FACTOR * points, low), high))(cloud, generator)
+            cloud = Occlude(points=points)(some, generator)
         subset = Subset(points, config.data.queries or None)
         cloud = _augment(subset(cloud, generator), config.recipe, generator)
-        cloud = _normalize_scan(_add_noise(cloud, config.data, generator), config.data)
+        noise = config.data.noise
+        if config.recipe.vary_noise:
+            noise *= 2 * torch.rand((), generator=generator).item()
+        cloud = _normalize_scan(_add_noise(cloud, noise, generator), config.data)
+        if config.recipe.outliers > 0:
+            fraction = config.recipe.outliers * torch.rand((), generator=generator).item()
+            cloud = Outliers(fraction)(cloud, generator)
         if config.protocol.fixed_poses:
             generator = torch.Generator().manual_seed(derive_seed(seed, "training pose", index))
         prepared.append(cloud.rotate(rotations.draw(config.protocol.train_rotations, 1, generator=generator)[0]))
@@ -50,7 +63,8 @@ def evaluation_batch(
 def evaluation_points(cloud: Cloud, index: int, config: DataConfig, seed: int) -> Cloud:
     """The subset of a cloud's points in validation and test, with their noise."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "points", index))
-    return _add_noise(Subset(config.points)(cloud, generator), config, generator)
+    cloud = cloud if config.normals == 1 else replace(cloud, normals=None)
+    return _add_noise(Subset(config.points)(cloud, generator), config.noise, generator)
 
 
 def evaluation_rotation(kind: Rotations, index: int, seed: int, trial: int = 0) -> Tensor:
@@ -66,9 +80,19 @@ def points_at(config: RunConfig, epoch: int) -> int:
     return config.data.points
 
 
-def _add_noise(cloud: Cloud, config: DataConfig, generator: torch.Generator) -> Cloud:
+def _draw_batch(config: RunConfig, epoch: int, step: int) -> tuple[int, bool]:
+    """The number of points of the clouds of a batch, and whether they have normals."""
+    generator = torch.Generator().manual_seed(derive_seed(config.runtime.seed, "batch", epoch, step))
+    u, v = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+    points, fewest = points_at(config, epoch), config.recipe.fewest_points
+    if fewest is not None:  # each doubling of the number is as likely as another
+        points = round(fewest ** (1 - u) * points**u)
+    return points, v < config.data.normals
+
+
+def _add_noise(cloud: Cloud, noise: float, generator: torch.Generator) -> Cloud:
     """Add the noise that clouds have in training and testing."""
-    return Jitter(config.noise, clip=None)(cloud, generator) if config.noise > 0 else cloud
+    return Jitter(noise, clip=None)(cloud, generator) if noise > 0 else cloud
 
 
 def _normalize_scan(cloud: Cloud, config: DataConfig) -> Cloud:

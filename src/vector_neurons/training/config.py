@@ -82,6 +82,10 @@ class DataConfig:
     """reconstruction: query points per cloud in a training step; testing uses all that are known"""
     near_fraction: Fraction = 0.5
     """reconstruction: fraction of the training query points near the surface; the test set's are uniform"""
+    add_shapes: Count | None = None
+    """with --data occupancy: number of embedded shapes to train on as well; validation gets a twentieth as many"""
+    normals: Fraction = 0.0
+    """reconstruction by framenet: fraction of the training batches whose points have normals; 1: in testing, too"""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class NetworkConfig:
     """The network; None takes the default of its constructor, which is the paper's."""
 
     model: str = "dgcnn"
-    """architecture: dgcnn, pointnet; framenet, but for reconstruction; transformer to classify; or your own class as
+    """architecture: dgcnn, pointnet, framenet; transformer to classify; or your own class as
     my_file.py:MyNet"""
     neurons: Neurons = "vector"
     """vector: rotation-equivariant vector neurons; scalar: the classical network; hybrid: scalars beside vectors"""
@@ -173,6 +177,12 @@ class RecipeConfig:
     """augmentation: standard deviation of noise on every point, in training only"""
     occlude: Fraction = 0.0
     """augmentation: fraction of the clouds that are reduced to what a camera sees from one side"""
+    outliers: Fraction = 0.0
+    """augmentation: replace at most this fraction of the points of a cloud by outliers"""
+    vary_noise: bool = False
+    """augmentation: draw the noise of each training cloud anew, from none to twice --noise"""
+    fewest_points: PointCount | None = None
+    """augmentation: draw the number of points of each training batch anew, from this to --points"""
     early_points: PointCount | None = None
     """points per cloud in the first epochs"""
     early_fraction: Fraction = 0.5

@@ -1,7 +1,7 @@
 """Data sets, tasks and networks from the configuration of a run."""
 
 import inspect
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..models import (
     DGCNN,
     DGCNNSegmenter,
     FrameNet,
+    FrameNetOccupancy,
     FrameNetSegmenter,
     LayerOptions,
     OccupancyNetwork,
@@ -40,6 +41,7 @@ NETWORKS: dict[tuple[TaskName, str], type[nn.Module]] = {
     ("segmentation", "framenet"): FrameNetSegmenter,
     ("reconstruction", "dgcnn"): OccupancyNetwork,
     ("reconstruction", "pointnet"): OccupancyNetwork,
+    ("reconstruction", "framenet"): FrameNetOccupancy,
 }
 # Options of NetworkConfig that are fields of LayerOptions, for networks that take these as `layers`.
 LAYER_OPTIONS = {"direction": "direction", "pooling": "pool", "frame": "frame", "mean": "mean"}
@@ -48,6 +50,7 @@ ARGUMENTS: dict[type[nn.Module], dict[str, str]] = {
     VNTransformer: {"embedding": "width"},
     FrameNet: {"embedding": "width"},
     FrameNetSegmenter: {"embedding": "width"},
+    FrameNetOccupancy: {"embedding": "width", "decoder_width": "decoder_hidden"},
     OccupancyNetwork: {
         "encoder_width": "hidden",
         "decoder_width": "decoder_hidden",
@@ -56,6 +59,7 @@ ARGUMENTS: dict[type[nn.Module], dict[str, str]] = {
 }
 QUERY_POOL = 4  # of shapes, training samples its query points from so many times as many
 SHAPES_QUERIES = {"val": 4096, "test": 8192}  # uniform query points per shape
+ADDED_VAL_DIVISOR = 20  # of --add-shapes, for validation
 SHAPES_SIZE_DIVISOR = {"train": 1, "val": 10, "test": 5}  # --size counts the training clouds of shapes
 
 
@@ -71,6 +75,18 @@ class InMemory(Dataset):
     def batch(self, indices: Tensor) -> Cloud:
         """The clouds of these indices, stacked."""
         return self.clouds.map(lambda x: x[indices])
+
+
+class Both(InMemory):
+    """The clouds of two data sets for reconstruction, those of the second after those of the first."""
+
+    def __init__(self, first: InMemory, second: Dataset) -> None:
+        super().__init__(first)
+        more = second.batch(torch.arange(len(second)))
+        own = {name: getattr(self.clouds, name) for name in ("points", "normals", "queries", "occupied")}
+        joined = {name: None if x is None else torch.cat([x, getattr(more, name)]) for name, x in own.items()}
+        self.labels = torch.cat([first.labels, torch.zeros_like(second.labels)])
+        self.clouds = Cloud(label=self.labels, **joined)  # type: ignore[arg-type]
 
 
 class RandomSubset(Dataset):
@@ -106,11 +122,21 @@ def _open_whole(config: DataConfig, split: str) -> Dataset:
             Shapes(split, size=shapes_size(config, split), points=config.stored_points, queries=queries, near=near)
         )
     if config.data == "occupancy":
-        data = InMemory(Occupancy(split, config.data_root, points=config.stored_points, queries=None, near=near))
-        known = 0 if data.clouds.queries is None else data.clouds.queries.shape[1]
+        options: dict[str, Any] = {"points": config.stored_points, "near": near, "normals": config.normals > 0}
+        data = InMemory(Occupancy(split, config.data_root, queries=None, **options))
+        assert data.clouds.queries is not None
+        assert data.clouds.occupied is not None
+        if split == "val":  # they are in random order
+            most = SHAPES_QUERIES["val"]
+            queries, occupied = data.clouds.queries[:, :most], data.clouds.occupied[:, :most]
+            data.clouds = replace(data.clouds, queries=queries, occupied=occupied)
+        known = data.clouds.queries.shape[1]
         if known < config.queries:
             raise DataError(f"the pack has {known:,} queries of a shape, fewer than --queries {config.queries:,}")
-        return data
+        if config.add_shapes is None or split == "test":
+            return data
+        more = max(1, config.add_shapes // (1 if train else ADDED_VAL_DIVISOR))
+        return Both(data, Shapes(split, size=more, points=config.stored_points, queries=known, near=near))
     if config.data == "modelnet40":
         return ModelNet40(split, config.data_root, points=config.stored_points)
     if config.data == "shapenet-part":

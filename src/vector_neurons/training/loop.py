@@ -165,7 +165,8 @@ class Trainer:
         self.optimizer.zero_grad()
         losses, counts, cloud = [], None, None
         for part in indices.tensor_split(recipe.accumulate):
-            cloud = batches.training_batch(self.train, part, self.config, self.progress.epoch).to(device)
+            at = self.progress.epoch, self.progress.step
+            cloud = batches.training_batch(self.train, part, self.config, *at).to(device)
             try:
                 with torch.autocast(device.type, dtype=torch.bfloat16, enabled=runtime.bf16):
                     logits = evaluation.compute_logits(self.forward, self.task, cloud, self.config)

@@ -10,7 +10,7 @@ import torch
 from ..data import Cloud, Dataset, Occupancy, Shapes
 from ..mesh import Comparison, Mesh, sample
 from ..mesh.compare import compare_points
-from ..models import OccupancyNetwork
+from ..models import OccupancyModel
 from ..tasks import reconstruct
 from ..typing import Rotations
 from . import batches, checkpoint, factory
@@ -34,7 +34,7 @@ def measure(folder: Path, kinds: Sequence[Rotations], number: int, device: str =
     if config.task != "reconstruction":
         raise TrainingError(f"{folder} is a run of {config.task}: only reconstruction has meshes")
     model = checkpoint.load(folder / "best").to(device)
-    assert isinstance(model, OccupancyNetwork)
+    assert isinstance(model, OccupancyModel)
     data = open_surfaces(config.data)
     chosen = evenly_spaced(data, number)
     results: Results = {}
@@ -74,7 +74,7 @@ def scan(data: Dataset, index: int, config: RunConfig, kind: Rotations, trial: i
     return batches.evaluation_points(truth, index, config.data, seed).rotate(R), truth.rotate(R)
 
 
-def mesh_of(model: OccupancyNetwork, cloud: Cloud) -> Mesh:
+def mesh_of(model: OccupancyModel, cloud: Cloud) -> Mesh:
     """The reconstructed mesh, which may be empty."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the mesh is empty")  # empty meshes are counted

@@ -36,7 +36,7 @@ def check(config: RunConfig, processes: int = 1, *, execute: bool = True) -> Non
         return
     network = network_class(config)
     network_options(config.network, network)
-    k, fewest = _neighbors(config, network), config.recipe.early_points or config.data.points
+    k, fewest = _neighbors(config, network), _fewest_points(config)
     if k is not None and k > fewest:
         raise ConfigError(f"--k {k} neighbors are more than the {fewest} points of a cloud")
 
@@ -75,6 +75,10 @@ def _class_rules(config: RunConfig) -> Violations:
         (data.data == "occupancy", f"--data occupancy is for reconstruction, not {task}"),
         (data.queries > 0, f"--queries are for reconstruction, not for {task}"),
         (
+            data.add_shapes is not None or data.normals > 0,
+            f"--add-shapes and --normals are for reconstruction, not for {task}",
+        ),
+        (
             task == "segmentation" and data.data not in ("shapes", "shapenet-part"),
             f"--data {data.data} has no parts to segment",
         ),
@@ -83,7 +87,7 @@ def _class_rules(config: RunConfig) -> Violations:
 
 def _reconstruction_rules(config: RunConfig) -> Violations:
     data, network, recipe = config.data, config.network, config.recipe
-    fewest = recipe.early_points or data.points
+    fewest, framenet = _fewest_points(config), network.model == "framenet"
     vectors = network.neurons == "vector" or network.decoder == "invariant"
     return [
         (
@@ -95,6 +99,9 @@ def _reconstruction_rules(config: RunConfig) -> Violations:
             network.neurons == "hybrid",
             "--neurons hybrid has no occupancy network: choose vector or scalar",
         ),
+        (data.add_shapes is not None and data.data != "occupancy", "--add-shapes belongs to --data occupancy"),
+        (data.normals > 0 and not framenet, f"--model {network.model} takes no --normals: framenet does"),
+        (framenet and network.neurons != "vector", "--model framenet has vector neurons in reconstruction"),
         (recipe.shift > 0 or recipe.scale > 1, "--shift and --scale do nothing: every scan is put into the unit ball"),
         (
             (network.neurons, network.decoder) == ("vector", "plain"),
@@ -132,8 +139,9 @@ def _network_rules(config: RunConfig) -> Violations:
 
 def _recipe_rules(config: RunConfig, processes: int) -> Violations:
     recipe, tests, points = config.recipe, config.protocol.test_rotations, config.data.points
-    early = recipe.early_points or points
+    early, fewest = recipe.early_points or points, recipe.fewest_points or 1
     return [
+        (fewest > early, f"--fewest-points {fewest} are more than the {early} of a cloud"),
         (early > points, f"--early-points {early} are more than --points {points}"),
         (not tests or len(set(tests)) < len(tests), "--test-rotations takes one or more of I, z and SO3, each once"),
         (
@@ -142,6 +150,10 @@ def _recipe_rules(config: RunConfig, processes: int) -> Violations:
         ),
         (recipe.batch_size < 2 * recipe.accumulate, f"--accumulate {recipe.accumulate} leaves single clouds"),
     ]
+
+
+def _fewest_points(config: RunConfig) -> int:
+    return config.recipe.fewest_points or config.recipe.early_points or config.data.points
 
 
 def _neighbors(config: RunConfig, network: type[nn.Module]) -> int | None:
