@@ -173,6 +173,13 @@ def test_only_a_reconstruction_has_meshes(tmp_path):
         ({"shift": 0.1}, "--shift and --scale do nothing"),
         ({"network": NetworkConfig("pointnet", hidden=(5,))}, "OccupancyNetwork does not take --hidden"),
         ({"near_fraction": 1.5}, "--near-fraction"),
+        ({"add_shapes": 10}, "--add-shapes belongs to --data occupancy"),
+        ({"normals": 0.5}, "--model pointnet takes no --normals"),
+        ({"network": NetworkConfig("framenet", neurons="scalar")}, "framenet has vector neurons"),
+        ({"network": NetworkConfig("framenet", local=4)}, "FrameNetOccupancy does not take --local"),
+        ({"fewest_points": 61}, "--fewest-points 61 are more than the 60 of a cloud"),
+        ({"network": NetworkConfig("framenet"), "fewest_points": 15}, "--k 16 neighbors are more than the 15 points"),
+        ({"task": "classification", "queries": 0, "normals": 1.0}, "--normals are for reconstruction"),
         ({"noise": -1.0}, "--noise"),
         ({"task": "classification"}, "--queries are for reconstruction"),
         ({"task": "classification", "queries": 0}, "PointNet does not take --code, --encoder-width, --decoder-width"),
@@ -253,3 +260,27 @@ def test_a_pack_without_near_queries_gives_uniform_ones(tmp_path):
     with pytest.raises(DataError, match="fewer than --queries 2,048"):
         factory.open_dataset(replace(clouds, queries=2048), "train")
     assert mesh_metrics.open_surfaces(clouds)[0].points.shape == (500, 3)
+
+
+def test_shapes_are_added_to_a_pack_and_framenet_learns_from_both(tmp_path):
+    for name, radius in (("a", 0.5), ("b", 0.7), ("c", 0.9), ("d", 1.0)):
+        ball = extract(lambda x, r=radius: r - x.norm(dim=-1), low=-1.2, high=1.2, start=16, resolution=16)
+        for split in ("train", "val", "test"):
+            (tmp_path / split / "ball").mkdir(parents=True, exist_ok=True)
+            write(ball, tmp_path / split / "ball" / f"{name}.off")
+    occupancy.convert(tmp_path, tmp_path, points=128, queries=300, near=300)
+    network = NetworkConfig("framenet", k=6, embedding=8, decoder_width=8)
+    where = {"data": "occupancy", "data_root": str(tmp_path), "size": None, "stored_points": 128, "network": network}
+    config = little(**where, add_shapes=40, normals=0.5, fewest_points=20, batch_size=4, epochs=1)
+    train, val, test = (factory.open_dataset(config.data, split) for split in ("train", "val", "test"))
+    assert (len(train), len(val), len(test)) == (44, 6, 4)
+    both = train.batch(torch.tensor([0, 43]))
+    own = Shapes("train", size=40, points=128, queries=600, near=0.5)[39]
+    assert torch.equal(both.points[1], own.points)
+    assert torch.equal(both.occupied[1], own.occupied)
+    assert both.normals.norm(dim=-1).allclose(torch.ones(2, 128), atol=1e-4)
+    fit(config, tmp_path / "run")
+    assert metrics(tmp_path / "run")[0]["val"]["iou"] >= 0
+    task, counts = evaluate(tmp_path / "run", ["I", "SO3"])
+    upright, turned = (task.report(counts[kind][0])["iou"] for kind in ("I", "SO3"))
+    assert upright == pytest.approx(turned, abs=0.05)

@@ -122,21 +122,7 @@ def _open_whole(config: DataConfig, split: str) -> Dataset:
             Shapes(split, size=shapes_size(config, split), points=config.stored_points, queries=queries, near=near)
         )
     if config.data == "occupancy":
-        options: dict[str, Any] = {"points": config.stored_points, "near": near, "normals": config.normals > 0}
-        data = InMemory(Occupancy(split, config.data_root, queries=None, **options))
-        assert data.clouds.queries is not None
-        assert data.clouds.occupied is not None
-        if split == "val":  # they are in random order
-            most = SHAPES_QUERIES["val"]
-            queries, occupied = data.clouds.queries[:, :most], data.clouds.occupied[:, :most]
-            data.clouds = replace(data.clouds, queries=queries, occupied=occupied)
-        known = data.clouds.queries.shape[1]
-        if known < config.queries:
-            raise DataError(f"the pack has {known:,} queries of a shape, fewer than --queries {config.queries:,}")
-        if config.add_shapes is None or split == "test":
-            return data
-        more = max(1, config.add_shapes // (1 if train else ADDED_VAL_DIVISOR))
-        return Both(data, Shapes(split, size=more, points=config.stored_points, queries=known, near=near))
+        return _open_occupancy(config, split, near)
     if config.data == "modelnet40":
         return ModelNet40(split, config.data_root, points=config.stored_points)
     if config.data == "shapenet-part":
@@ -150,6 +136,27 @@ def _open_whole(config: DataConfig, split: str) -> Dataset:
         up=config.up,
         drop_nan=config.drop_nan,
     )
+
+
+def _open_occupancy(config: DataConfig, split: str, near: float) -> Dataset:
+    stored = config.stored_points
+    data = InMemory(
+        Occupancy(split, config.data_root, points=stored, queries=None, near=near, normals=config.normals > 0)
+    )
+    queries, occupied = data.clouds.queries, data.clouds.occupied
+    assert queries is not None
+    assert occupied is not None
+    if queries.shape[1] < config.queries:
+        raise DataError(
+            f"the pack has {queries.shape[1]:,} queries of a shape, fewer than --queries {config.queries:,}"
+        )
+    if split == "val":  # they are in random order
+        queries, occupied = queries[:, : SHAPES_QUERIES["val"]], occupied[:, : SHAPES_QUERIES["val"]]
+        data.clouds = replace(data.clouds, queries=queries, occupied=occupied)
+    if config.add_shapes is None or split == "test":
+        return data
+    size = max(1, config.add_shapes // (1 if split == "train" else ADDED_VAL_DIVISOR))
+    return Both(data, Shapes(split, size=size, points=stored, queries=queries.shape[1], near=near))
 
 
 def shapes_size(config: DataConfig, split: str) -> int | None:
