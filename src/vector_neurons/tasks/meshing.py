@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -69,27 +69,8 @@ def reconstruct(
     threshold = threshold if threshold is not None else known.threshold if known.threshold is not None else 0.5
     if not 0 < threshold < 1:
         raise ValueError(f"the threshold must be a probability between 0 and 1, got {threshold}")
-    if points.ndim != 2 or points.shape[1] != 3 or len(points) < MIN_POINTS:
-        raise ValueError(f"a scan needs points (N, 3), at least {MIN_POINTS} of them, got {tuple(points.shape)}")
-    if known.normalization not in NORMALIZATIONS:
-        raise ValueError(
-            f"the normalization {known.normalization!r} of the model is unknown: choose {', '.join(NORMALIZATIONS)}"
-        )
-    like = next(model.parameters())
-    if normals is not None and normals.shape != points.shape:
-        raise ValueError(f"normals {tuple(normals.shape)} are not those of points {tuple(points.shape)}")
-    cloud, directions = _reduce(points.double(), normals, known.points or len(points), seed, mean=model.takes_normals)
-    if check_extent(cloud):
-        warnings.warn("all points of the scan lie in a plane: what is inside is a guess", stacklevel=2)
-    # In float64: a scan may lie far from its origin.
-    center, size = (x[0] for x in NORMALIZATIONS[known.normalization](cloud))
-    cloud = ((cloud - center) / size).to(like)
+    code, cloud, center, size = encode_scan(model, points, normals=normals, seed=seed)
     level, reach = logit(threshold), REACH * cloud.norm(dim=-1).amax()
-    given = {}
-    if model.takes_normals and directions is not None:
-        given["normals"] = F.normalize(directions, dim=-1).to(like).unsqueeze(0)
-    with torch.no_grad():
-        code = model.encode(cloud.unsqueeze(0), **given)
 
     def occupancy(queries: Float[Tensor, "queries 3"]) -> Float[Tensor, " queries"]:
         # Far from the scan the surface is cut off by a ball, which is rotation-invariant, instead of the grid's box.
@@ -99,8 +80,51 @@ def reconstruct(
 
     corner = reach.expand(3)
     surface = extract(occupancy, low=-corner, high=corner, resolution=resolution, refine=refine, batch=batch, **options)
-    confidence = _confidence(occupancy, level, surface, like, batch)
+    confidence = _confidence(occupancy, level, surface, cloud, batch)
     return replace(surface, vertices=surface.vertices * size.cpu() + center.cpu(), confidence=confidence)
+
+
+class EncodedScan(NamedTuple):
+    """The code of a scan, the points that were encoded, and the center and size that normalized them: `(N - c) / s`."""
+
+    code: Any
+    cloud: Float[Tensor, "points 3"]
+    center: Float[Tensor, "1 3"]
+    size: Float[Tensor, "1 1"]
+
+
+def encode_scan(
+    model: OccupancyModel,
+    points: Float[Tensor, "points 3"],
+    *,
+    normals: Float[Tensor, "points 3"] | None = None,
+    seed: int = 0,
+) -> EncodedScan:
+    """Encode a scan as `reconstruct` does, for query points of your own: `model.decode(code, (x - center) / size)`.
+
+    Args:
+        model, points, normals, seed: as in `reconstruct`.
+    """
+    known, like = store.metadata_of(model), next(model.parameters())
+    if points.ndim != 2 or points.shape[1] != 3 or len(points) < MIN_POINTS:
+        raise ValueError(f"a scan needs points (N, 3), at least {MIN_POINTS} of them, got {tuple(points.shape)}")
+    if normals is not None and normals.shape != points.shape:
+        raise ValueError(f"normals {tuple(normals.shape)} are not those of points {tuple(points.shape)}")
+    if known.normalization not in NORMALIZATIONS:
+        raise ValueError(
+            f"the normalization {known.normalization!r} of the model is unknown: choose {', '.join(NORMALIZATIONS)}"
+        )
+    cloud, directions = _reduce(points.double(), normals, known.points or len(points), seed, mean=model.takes_normals)
+    if check_extent(cloud):
+        warnings.warn("all points of the scan lie in a plane: what is inside is a guess", stacklevel=3)
+    # In float64: a scan may lie far from its origin.
+    center, size = (x[0] for x in NORMALIZATIONS[known.normalization](cloud))
+    cloud = ((cloud - center) / size).to(like)
+    given = {}
+    if model.takes_normals and directions is not None:
+        given["normals"] = F.normalize(directions, dim=-1).to(like).unsqueeze(0)
+    with torch.no_grad():
+        return EncodedScan(model.encode(cloud.unsqueeze(0), **given), cloud, center, size)
 
 
 def _reduce(

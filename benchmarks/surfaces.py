@@ -1,0 +1,191 @@
+"""Surfaces of the scanned test objects from noisy, sparse and one-sided scans, in any pose: ours, and those of others.
+
+    python benchmarks/surfaces.py make scanned_objects.npz -o scans    # the scans, and the truth
+    python benchmarks/surfaces.py iou scans                            # volumetric IoU of all objects, without meshes
+    python benchmarks/surfaces.py mesh scans -o meshes/ours            # meshes of some objects ...
+    python benchmarks/poisson.py scans -o meshes/poisson               # ... by Screened Poisson (Open3D)
+    python benchmarks/surfaces.py compare scans meshes/*               # IoU, Chamfer-L1, F-score and time of meshes
+
+Radii of the objects are 1, and so are the units of noise, distances and the threshold of the F-score (0.02).
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import vector_neurons as vn
+from vector_neurons.data import occupancy
+from vector_neurons.data.augment import visible
+from vector_neurons.geometry import rotations
+from vector_neurons.geometry.inside import inside
+from vector_neurons.geometry.sampling import noise
+from vector_neurons.mesh import iou, read, sample, write
+from vector_neurons.mesh.compare import compare_points
+from vector_neurons.models import OccupancyModel, store
+from vector_neurons.tasks import encode_scan, reconstruct
+
+SURFACE_POINTS, SEEN_POINTS = 30_000, 8192
+DISTANCE = 3.0  # of the camera, for objects of radius 1
+THRESHOLD = 0.02
+DECODE_BATCH = 6000
+
+
+class Setting(NamedTuple):
+    """A kind of scan."""
+
+    points: int
+    noise: float = 0.01
+    one_sided: bool = False
+
+
+SETTINGS = {
+    "300": Setting(300),
+    "3000": Setting(3000),
+    "30000": Setting(30_000),
+    "300-clean": Setting(300, 0.0),
+    "3000-clean": Setting(3000, 0.0),
+    "side": Setting(3000, one_sided=True),
+}
+
+
+def main() -> None:
+    """Run one of the steps."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    steps = parser.add_subparsers(dest="step", required=True)
+    making, scoring, meshing, comparing = (steps.add_parser(name) for name in ("make", "iou", "mesh", "compare"))
+    making.add_argument("source", type=Path)
+    making.add_argument("--split", default="test")
+    making.add_argument("-o", "--out", type=Path, required=True)
+    for step in (scoring, meshing, comparing):
+        step.add_argument("scans", type=Path)
+        step.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+        step.add_argument("--objects", type=int, help="so many, evenly spaced; by default all")
+    for step in (scoring, meshing):
+        step.add_argument("--model", type=Path, help="a run; by default the network of the package")
+        step.add_argument("--normals", action="store_true", help="give the true normals, too")
+    scoring.add_argument("--threshold", type=float)
+    meshing.add_argument("-o", "--out", type=Path, required=True)
+    comparing.add_argument("methods", type=Path, nargs="+")
+    given = parser.parse_args()
+    {"make": make, "iou": score, "mesh": mesh, "compare": compare}[given.step](given)
+
+
+def make(given: argparse.Namespace) -> None:
+    """Write `SETTING/INDEX.npz` with points and true normals, and `truth/INDEX.npz`."""
+    plan = occupancy.make_plan(given.source, SURFACE_POINTS, 8192, 0, 0.02)
+    index = 0
+    for name in ("truth", *SETTINGS):
+        (given.out / name).mkdir(parents=True, exist_ok=True)
+    for chunk in (chunk for chunk in plan.chunks if chunk.split == given.split):
+        rows: Any = chunk.read().rows
+        for points, normals, queries, occupied in zip(
+            *(rows[name] for name in ("points", "normals", "queries", "occupied")), strict=True
+        ):
+            generator = torch.Generator().manual_seed(index)
+            R = rotations.draw("SO3", 1, generator=generator)[0]
+            points, normals, queries = (x @ R.mT for x in (points, normals, queries))
+            save(given.out / "truth" / f"{index}.npz", points, normals, queries=queries, occupied=occupied)
+            for name, setting in SETTINGS.items():
+                chosen = torch.randperm(SURFACE_POINTS, generator=generator)
+                if setting.one_sided:
+                    chosen = chosen[:SEEN_POINTS]
+                    chosen = chosen[visible(points[chosen], torch.tensor([[DISTANCE, 0.0, 0.0]]))]
+                chosen = chosen[: setting.points]
+                noisy = noise(points[chosen], setting.noise, generator=generator)
+                save(given.out / name / f"{index}.npz", noisy, normals[chosen])
+            index += 1
+            print(f"{index} objects", flush=True)
+
+
+def save(file: Path, points: Tensor, normals: Tensor, **more: Tensor) -> None:
+    """Write arrays."""
+    np.savez(file, points=points.numpy(), normals=normals.numpy(), **{name: x.numpy() for name, x in more.items()})
+
+
+def load(file: Path) -> dict[str, Tensor]:
+    """Read arrays."""
+    return {name: torch.from_numpy(x) for name, x in np.load(file).items()}
+
+
+def objects(given: argparse.Namespace) -> list[int]:
+    """Indices of the objects that are asked for."""
+    known = len(list((given.scans / "truth").iterdir()))
+    number = min(given.objects or known, known)
+    return [i * known // number for i in range(number)]
+
+
+def network(given: argparse.Namespace) -> tuple[OccupancyModel, float]:
+    """The network, and its threshold."""
+    model = vn.pretrained("reconstruction") if given.model is None else store.load(given.model).float()
+    assert isinstance(model, OccupancyModel)
+    return model, store.metadata_of(model).threshold or 0.5
+
+
+def score(given: argparse.Namespace) -> None:
+    """Decode the queries, and compare them with the truth."""
+    model, threshold = network(given)
+    threshold = given.threshold or threshold
+    for name in given.settings:
+        found = []
+        for index in objects(given):
+            scan, truth = load(given.scans / name / f"{index}.npz"), load(given.scans / "truth" / f"{index}.npz")
+            encoded = encode_scan(model, scan["points"], normals=scan["normals"] if given.normals else None)
+            queries = ((truth["queries"] - encoded.center) / encoded.size).float()
+            with torch.no_grad():
+                some = [model.decode(encoded.code, q[None])[0] for q in queries.split(DECODE_BATCH)]
+            found.append(100 * iou(torch.cat(some).sigmoid() > threshold, truth["occupied"]).item())
+        print(f"{name}: IoU {mean(found):.1f} % of {len(found)} objects, {min(found):.1f} at least", flush=True)
+
+
+def mesh(given: argparse.Namespace) -> None:
+    """Write `SETTING/INDEX.ply`, and the seconds that each took to `SETTING/times.json`."""
+    model, _ = network(given)
+    for name in given.settings:
+        (given.out / name).mkdir(parents=True, exist_ok=True)
+        times = {}
+        for index in objects(given):
+            scan, started = load(given.scans / name / f"{index}.npz"), time.perf_counter()
+            surface = reconstruct(model, scan["points"], normals=scan["normals"] if given.normals else None)
+            times[str(index)] = time.perf_counter() - started
+            write(surface, given.out / name / f"{index}.ply")
+        (given.out / name / "times.json").write_text(json.dumps(times))
+
+
+def compare(given: argparse.Namespace) -> None:
+    """Print a table of the means; an object without a mesh counts as IoU 0, and has no distance."""
+    print("| scan | method | IoU, % | Chamfer-L1 | F-score, % | s |\n|---|---|---|---|---|---|")
+    for name in given.settings:
+        for method in given.methods:
+            times = json.loads((method / name / "times.json").read_text())
+            rows = list(comparisons(given, name, method))
+            shared, distance, close = (mean([x for x in column if x == x]) for column in zip(*rows, strict=True))
+            took = mean(times[str(index)] for index in objects(given))
+            print(f"| {name} | {method.name} | {shared:.1f} | {distance:.4f} | {close:.1f} | {took:.1f} |", flush=True)
+
+
+def comparisons(given: argparse.Namespace, name: str, method: Path) -> Iterator[tuple[float, float, float]]:
+    """IoU, Chamfer-L1 and F-score of each object."""
+    for index in objects(given):
+        file, truth = method / name / f"{index}.ply", load(given.scans / "truth" / f"{index}.npz")
+        if not file.exists():
+            yield 0.0, float("nan"), 0.0
+            continue
+        surface = read(file)
+        occupied = inside(truth["queries"].double(), surface.vertices, surface.faces)
+        points, normals = sample(surface, SURFACE_POINTS, generator=torch.Generator().manual_seed(0))
+        found = compare_points(
+            points, normals, truth["points"].double(), truth["normals"].double(), threshold=THRESHOLD
+        )
+        yield 100 * iou(occupied, truth["occupied"]).item(), found.chamfer_l1, 100 * found.f_score
+
+
+if __name__ == "__main__":
+    main()
