@@ -32,7 +32,9 @@ COMMON = """--data shapes --size 1260 --points 256 --stored-points 512 --train-r
 DGCNN = "--model dgcnn --k 10 --widths 24 48 --embedding 192 --early-points 128 --batch-size 30 --lr 5e-3"
 FRAMENET = "--model framenet --embedding 48 --batch-size 20 --lr 2e-3 --warmup 0.1"
 POSES: dict[Rotations, str] = {"z": "upright", "SO3": "in a random pose"}
-SHOWN, TRIALS = torch.tensor([0, 6, 11]), 4  # test shapes of the gallery, and how many poses of each
+# Shown is the first test shape of each of three classes that every reader knows: networks have no part in the choice.
+SHOWN = ("chair", "airplane", "mug")
+TRIALS = 4  # poses of each shown shape in the gallery
 BATCH = 42
 TURNED = 200  # poses of the page where shapes are turned by hand
 
@@ -109,6 +111,11 @@ def train(out: Path, flags: list[str]) -> None:
         sys.exit(f"a training ended with exit code {next(code for code in codes if code)}")
 
 
+def shown(data: Dataset) -> Tensor:
+    """Indices of the shown test shapes: classes are in rotation, so the first of each class has its label as index."""
+    return torch.tensor([data.classes.index(name) for name in SHOWN]) % len(data)  # `--size` may be small
+
+
 @torch.no_grad()
 def test(folder: Path, name: str, data: Dataset) -> Tested:
     """Classify all test shapes, upright and in random poses; these are the poses of `vn evaluate`."""
@@ -127,7 +134,7 @@ def test(folder: Path, name: str, data: Dataset) -> Tested:
 def change(folder: Path, data: Dataset) -> float:
     """The largest change of the outputs for some test clouds under rotations, relative to their size."""
     config = read_config(folder)
-    clouds = batches.evaluation_batch(data, SHOWN % len(data), config.data, "I", config.runtime.seed)
+    clouds = batches.evaluation_batch(data, shown(data), config.data, "I", config.runtime.seed)
     return testing.equivariance_error(store.load(folder / "best"), clouds.points, takes="points", gives="scalars")
 
 
@@ -142,7 +149,7 @@ def add_poses(page: Page, out: Path, data: Dataset, config: RunConfig) -> None:
     """Show some test shapes, each in several poses, with the answers of the networks."""
     models = {network.name: store.load(out / key / "best") for key, network in NETWORKS.items()}
     clouds, titles = [], []
-    for index in (SHOWN % len(data)).tolist():
+    for index in shown(data).tolist():
         truth = data.classes[data.labels[index]]
         for trial in range(TRIALS):
             chosen = torch.tensor([index])
@@ -242,7 +249,7 @@ def turn_by_hand(out: Path, data: Dataset, config: RunConfig) -> str:
     """The page where some test shapes are turned by hand, beside the answers of the networks."""
     models = {network.name: store.load(out / key / "best") for key, network in NETWORKS.items()}
     rotations, exhibits = pose_grid(TURNED), []
-    for index in (SHOWN % len(data)).tolist():
+    for index in shown(data).tolist():
         clouds = batches.evaluation_batch(data, torch.tensor([index]), config.data, "I", config.runtime.seed)
         answers = [answer(model, clouds.points[0], rotations, name=name) for name, model in models.items()]
         truth = data.classes[data.labels[index]]

@@ -110,6 +110,13 @@ def test_the_demo_trains_tests_and_reports(tmp_path):
         assert max(errors["VN-DGCNN"], errors["FrameNet"]) <= 1e-5 < errors["DGCNN"]
 
 
+def test_the_shown_shapes_are_the_first_of_their_classes(demo):
+    data = Shapes("test", size=252, points=8)
+    for name, index in zip(demo.SHOWN, demo.shown(data).tolist(), strict=True):
+        assert (data.labels == data.classes.index(name)).nonzero()[0].item() == index
+    assert demo.shown(Shapes("test", size=2, points=8)).max() < 2
+
+
 def outcome(demo, name, answers, labels, classes=3):
     """A network that gives each answer, upright and rotated, a probability of its own."""
     probabilities = {}
