@@ -348,6 +348,6 @@ def test_confidence_is_read_by_another_program(run, scan, tmp_path, vn_command):
     theirs = trimesh.load(tmp_path / "out.ply", process=False)
     np.testing.assert_allclose(theirs.vertices, ours.vertices)
     assert np.array_equal(theirs.faces, ours.faces)
-    found = theirs.metadata["_ply_raw"]["vertex"]["data"]["confidence"]
+    found = theirs.metadata["_ply_raw"]["vertex"]["data"]["quality"]
     assert found.shape == (len(ours.vertices),)
     assert ((found >= 0) & (found <= 1)).all()

@@ -47,8 +47,8 @@ def run(
     """Reconstruct the closed surface of a scan. Units and pose are those of the scan.
 
     Exit code 0: the mesh is written and watertight; 1: the mesh is empty, or it has holes, or with --strict there was
-    a warning. A .ply file has the `confidence` of every vertex: the probability, by the network, that the surface is
-    no farther from there than 2 % of the size of the scan.
+    a warning. A .ply file has the confidence of every vertex as `quality`: the probability, by the network, that
+    the surface is no farther from there than 2 % of the size of the scan.
 
     Args:
         scan: file of a point cloud or a mesh: .ply .obj .stl .off .glb .xyz .pts .csv .pcd .npy .npz.

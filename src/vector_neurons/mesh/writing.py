@@ -26,7 +26,8 @@ class Written(NamedTuple):
 def write(mesh: Mesh, path: str | Path) -> Written:
     """Write a mesh to a .ply, .obj, .stl, .off or .glb file, atomically; a cloud, without normals, as .ply or .glb.
 
-    A .ply file also gets the `confidence` of the vertices, if the mesh has it.
+    A .ply file also gets the confidence of the vertices, if the mesh has it, as the property `quality`, which MeshLab
+    shows.
 
     Formats round coordinates, to seven digits or to eight decimals. Where that would move vertices by more than 1e-4 of
     the size of the mesh, a .ply file is written in double precision; other formats raise `MeshError` if they would lose
@@ -98,7 +99,7 @@ def encode_ply(
     color = ["uchar red", "uchar green", "uchar blue"]
     vertices = [(mesh.vertices.numpy().astype("<f8"), [f"double {axis}" for axis in "xyz"])]
     if mesh.confidence is not None:
-        vertices.append((mesh.confidence.numpy().astype("<f4"), ["float confidence"]))
+        vertices.append((mesh.confidence.numpy().astype("<f4"), ["float quality"]))
     corners = np.empty(len(mesh.faces), dtype=[("count", "u1"), ("corners", "<i4", 3)])
     corners["count"], corners["corners"] = 3, mesh.faces.numpy()
     faces = [(corners, ["list uchar int vertex_indices"])]
