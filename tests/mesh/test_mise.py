@@ -314,3 +314,19 @@ def test_the_mesh_turns_with_the_function():
     error = torus(straight.vertices).abs().max()
     assert turned((straight.vertices - CENTER) @ R.mT + CENTER).abs().max() < error + 1e-12
     assert turned(mesh.vertices).abs().max() < 2 * error
+
+
+def test_thin_parts_are_found_near_points():
+    """A needle of radius 0.02 between the points of a coarse grid of cells of 0.25."""
+
+    def needle(x):
+        return 0.02 - torch.maximum((x[:, 1:] - 0.12).norm(dim=-1), x[:, 0].abs() - 0.7)
+
+    points = torch.stack([torch.linspace(-0.68, 0.68, 40), torch.full((40,), 0.12), torch.full((40,), 0.12)], dim=-1)
+    box = {"low": -1.0, "high": 1.0, "start": 8, "resolution": 128}
+    with pytest.warns(UserWarning, match="the mesh is empty"):
+        assert extract(needle, **box).is_cloud
+    outside = torch.tensor([[1.0, 1.0, 1.0], [-5.0, 0.0, 0.0]])  # of the box: they tell nothing
+    made, dense = extract(needle, **box, near=torch.cat([points, outside])), extract(needle, **{**box, "start": 128})
+    assert made.vertices.shape == dense.vertices.shape
+    assert torch.equal(made.vertices, dense.vertices)

@@ -220,3 +220,16 @@ def test_networks_that_take_no_normals_do_not_get_them(network):
     scan = sphere(100).float()
     with_normals, without = (reconstruct(network, scan, normals=n, resolution=32) for n in (scan, None))
     assert torch.equal(with_normals.vertices, without.vertices)
+
+
+def test_the_soft_iou_loss_is_the_equation():
+    cloud = Shapes("test", size=3, points=16, queries=50).batch(torch.arange(3))
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    entropy, both = (Reconstruction(iou_loss=weight).loss(logits, cloud) for weight in (0.0, 0.5))
+    expected = 0.0
+    for row, truth in zip(logits.sigmoid(), cloud.occupied, strict=True):
+        shared = sum((p for p, t in zip(row, truth, strict=True) if t), torch.zeros(()))
+        union = sum((1.0 if t else p for p, t in zip(row, truth, strict=True)), torch.zeros(()))
+        expected = expected + (1 - (1 + shared) / (1 + union)) / 3
+    torch.testing.assert_close(both, entropy + 0.5 * expected)
+    assert torch.autograd.grad(both, logits)[0].isfinite().all()

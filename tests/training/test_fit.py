@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import get_type_hints
 
 import numpy as np
@@ -239,3 +240,20 @@ def test_rotations_of_the_training_shapes_change_nothing_for_an_invariant_networ
         losses.append([line[split]["loss"] for line in metrics(tmp_path / kind) for split in ("train", "val")])
     aligned, *rotated = torch.tensor(losses)
     assert [torch.allclose(x, aligned, rtol=1e-4) for x in rotated] == [same, same]
+
+
+def test_a_run_starts_from_the_weights_of_another_where_they_fit(run, tmp_path, capsys):
+    wider = tiny(hidden=(20,), epochs=1, lr=0.0, weight_decay=0.0, init=str(run))
+    fit(wider, tmp_path / "wider")
+    said = capsys.readouterr().out
+    assert f"starts from {run}; new are head." in said
+    old, new = (load_file(folder / "best" / "model.safetensors") for folder in (run, tmp_path / "wider"))
+    weights = [name for name in old if name.endswith("weight") and not name.startswith("head")]
+    assert weights
+    assert all(torch.equal(old[name], new[name]) for name in weights)
+    other = tiny(neurons="scalar", epochs=1, init=str(run), widths=(9, 9), embedding=9, hidden=(9,))
+    with pytest.raises(TrainingError, match="none of whose weights fit"):
+        fit(other, tmp_path / "other")
+    with pytest.raises(TrainingError, match="--init: there is no folder"):
+        fit(replace(wider, recipe=replace(wider.recipe, init=str(tmp_path / "nothing"))), tmp_path / "none")
+    assert not (tmp_path / "none").exists()

@@ -37,10 +37,12 @@ def extract(
     faces: int | None = None,
     refine: int = 0,
     normals: bool = False,
+    near: Float[Tensor, "near 3"] | None = None,
 ) -> Mesh:
     """Extract the closed surface around the part of a box where a function is above a level, as a triangle mesh.
 
-    The result is the surface of the dense grid, without components that lie between the points of the coarse grid.
+    The result is the surface of the dense grid, without components that lie between the points of the coarse grid and
+    are not `near` any given point.
     Faces are oriented outwards. Where an object reaches the border of the box, the border closes it. A function that is
     above or below the level everywhere gives an empty mesh and a warning.
 
@@ -58,10 +60,13 @@ def extract(
         refine: Newton steps that move each vertex from its interpolated position to the level, by one cell at most.
         normals: add unit normals of the vertices, from the gradient of the function or, on the border of the box, from
             the faces.
+        near: points near the surface, such as those of a scan. Cells that hold one are halved, too: parts thinner than
+            the cells of the coarse grid are found there.
 
     Shape:
         - occupancy: `(points, 3)` to `(points,)`
         - low, high: `(3,)` or a number
+        - near: `(N, 3)`
 
     >>> ball = extract(lambda points: 1 - points.norm(dim=-1), low=-1.5, high=1.5, start=8, resolution=32)
     >>> round(ball.vertices.norm(dim=-1).mean().item(), 2)
@@ -71,7 +76,7 @@ def extract(
     igl = None if faces is None else _load("igl", "libigl")
     _check(start, resolution, batch, faces, refine)
     field = _Field.over(occupancy, low, high, level, batch)
-    values = _values(field, start, resolution)
+    values = _values(field, start, resolution, None if near is None else field.fractions(near))
     inside = values > 0
     if inside.all() or not inside.any():
         side = "inside" if inside.any() else "outside"
@@ -144,6 +149,11 @@ class _Field:
         """Map [0, 1]³ to the box."""
         return self.low + fractions * (self.high - self.low)
 
+    def fractions(self, points: Tensor) -> Tensor:
+        """Map the box to [0, 1]³, without points outside of it."""
+        found = (points.detach().cpu().double() - self.low) / (self.high - self.low)
+        return found[((found >= 0) & (found < 1)).all(-1)]
+
     def values(self, points: Tensor) -> Tensor:
         """Evaluate the function minus the level, at no more points than a batch."""
         with torch.no_grad():
@@ -172,7 +182,7 @@ class _Field:
         return values.clamp(-VALUE_LIMIT, VALUE_LIMIT)
 
 
-def _values(field: _Field, start: int, resolution: int) -> Tensor:
+def _values(field: _Field, start: int, resolution: int, near: Tensor | None) -> Tensor:
     """Evaluate the finest grid near the surface; elsewhere only the signs are right, those of the coarse cells."""
     cells = start
     values = torch.zeros(cells + 1, cells + 1, cells + 1)
@@ -189,6 +199,8 @@ def _values(field: _Field, start: int, resolution: int) -> Tensor:
         if cells == resolution:
             return values
         crossed = _crossed(values)
+        if near is not None:
+            crossed[(near * cells).long().unbind(-1)] = True
         # All corners of a cell that is not crossed have one sign, which any of them gives to the points between.
         half = torch.arange(2 * cells + 1) // 2
         for axis in range(3):

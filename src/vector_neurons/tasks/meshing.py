@@ -79,7 +79,8 @@ def reconstruct(
         return torch.minimum(model.decode(code, queries.unsqueeze(0))[0] - level, cap)
 
     corner = reach.expand(3)
-    surface = extract(occupancy, low=-corner, high=corner, resolution=resolution, refine=refine, batch=batch, **options)
+    options = {"resolution": resolution, "refine": refine, "batch": batch, "near": cloud, **options}
+    surface = extract(occupancy, low=-corner, high=corner, **options)
     confidence = _confidence(occupancy, level, surface, cloud, batch)
     return replace(surface, vertices=surface.vertices * size.cpu() + center.cpu(), confidence=confidence)
 

@@ -26,6 +26,10 @@ class Reconstruction(Task):
     validation shapes; None chooses the best of `THRESHOLDS` for the shapes counted, and reports it. `iou_0.2` uses the
     paper's.
 
+    Args:
+        threshold: of probability, or None.
+        iou_loss: weight of the soft IoU in the loss.
+
     >>> data = vn.data.Shapes("test", size=2, points=64, queries=32)
     >>> task, cloud = vn.tasks.Reconstruction(0.5), data.batch(torch.arange(2))
     >>> task.logits(vn.models.OccupancyNetwork(code=12, hidden=24, k=8).eval(), cloud).shape
@@ -36,10 +40,10 @@ class Reconstruction(Task):
     metric = "iou"
     outputs = ("inside",)
 
-    def __init__(self, threshold: float | None = None) -> None:
+    def __init__(self, threshold: float | None = None, iou_loss: float = 0.0) -> None:
         if threshold is not None and threshold not in THRESHOLDS:
             raise ValueError(f"thresholds are 0.05, 0.1, ... 0.95, got {threshold}")
-        self.threshold = threshold
+        self.threshold, self.iou_loss = threshold, iou_loss
 
     def logits(self, model: nn.Module, cloud: Cloud) -> Float[Tensor, "batch queries"]:
         """Logits of the query points of a batch."""
@@ -54,11 +58,21 @@ class Reconstruction(Task):
     def loss(
         self, logits: Float[Tensor, "batch queries"], cloud: Cloud, label_smoothing: float = 0.0
     ) -> Float[Tensor, ""]:
-        """Mean cross-entropy over query points; label smoothing moves the targets toward one half."""
+        """Mean cross-entropy over query points; label smoothing moves the targets toward one half.
+
+        With `iou_loss`, so much times the mean over shapes of `1 - (1 + Σ p t) / (1 + Σ (p + t - p t))` is added, of
+        probabilities p and truth t: the soft IoU, in which a thin shape counts as much as a thick one.
+        """
         truth = _occupied(cloud).to(torch.float32)
-        return F.binary_cross_entropy_with_logits(
+        entropy = F.binary_cross_entropy_with_logits(
             logits.float(), torch.lerp(truth, torch.full_like(truth, 0.5), label_smoothing)
         )
+        if not self.iou_loss:
+            return entropy
+        probability = logits.float().sigmoid()
+        both = (probability * truth).sum(-1)
+        either = (probability + truth).sum(-1) - both
+        return torch.add(entropy, (1 - (1 + both) / (1 + either)).mean(), alpha=self.iou_loss)
 
     def count(self, logits: Float[Tensor, "batch queries"], cloud: Cloud) -> Counts:
         """The sum of the shapes' IoUs at every threshold, and their number."""

@@ -163,6 +163,10 @@ class RecipeConfig:
     """weight decay"""
     label_smoothing: FractionBelowOne = 0.1
     """label smoothing of the cross-entropy"""
+    iou_loss: NonNegative = 0.0
+    """reconstruction: weight of a soft IoU loss beside the cross-entropy, which thin shapes need"""
+    init: str | None = None
+    """start from the weights of a run, or of a model of the package such as classification, where they fit"""
     clip_grad_norm: NonNegative = 1.0
     """maximum norm of the gradient; 0 does not clip"""
     ema: FractionBelowOne = 0.0

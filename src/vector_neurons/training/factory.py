@@ -173,7 +173,7 @@ def build_task(config: RunConfig, data: Dataset, threshold: float | None = None)
             )
         return Classification(data.classes)
     if config.task == "reconstruction":
-        return Reconstruction(threshold)
+        return Reconstruction(threshold, config.recipe.iou_loss)
     assert data.parts_of is not None  # checked with the configuration
     return Segmentation(data.parts, data.parts_of, data.classes)
 

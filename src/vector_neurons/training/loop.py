@@ -75,6 +75,8 @@ def fit(config: RunConfig, folder: Path, group: ProcessGroup | None = None, *, r
         trainer = Trainer(config, folder, group, train, val)
         if resume and started:
             trainer.restore()
+        elif config.recipe.init is not None:
+            trainer.initialize(config.recipe.init)
         if not resume:
             trainer.check_forward()  # before the folder holds a run that could not be started again
         if group.is_main:
@@ -268,6 +270,24 @@ class Trainer:
                 }
                 checkpoint.write(self.folder / LAST, self.model, self.metadata, state)
         self.saved = time.monotonic()
+
+    def initialize(self, source: str) -> None:
+        """Start from the weights of another model, where names and shapes fit."""
+        try:
+            packaged = source in store.pretrained_names()
+            found = store.pretrained(source) if packaged else store.load(source, factory.user_class(self.config))
+        except store.StoreError as error:
+            raise TrainingError(f"--init: {error}") from error
+        own, given = self.model.state_dict(), found.state_dict()
+        fitting = {name: x for name, x in given.items() if name in own and x.shape == own[name].shape}
+        if not any(x.ndim > 1 for x in fitting.values()):  # a bias of the head fits any network
+            raise TrainingError(f"--init {source} is a {type(found).__name__} none of whose weights fit this network")
+        for model in (self.model, self.averaged):
+            if model is not None:
+                model.load_state_dict(own | fitting)
+        if self.group.is_main:
+            new = sorted({name.rpartition(".")[0] for name in own.keys() - fitting.keys()})
+            print(f"starts from {source}" + (f"; new are {', '.join(new[:8])}" if new else ""))
 
     def restore(self) -> None:
         """Load the last checkpoint of the run: weights, optimizer, progress and metrics."""

@@ -74,6 +74,7 @@ def _class_rules(config: RunConfig) -> Violations:
     return [
         (data.data == "occupancy", f"--data occupancy is for reconstruction, not {task}"),
         (data.queries > 0, f"--queries are for reconstruction, not for {task}"),
+        (config.recipe.iou_loss > 0, f"--iou-loss is for reconstruction, not for {task}"),
         (
             data.add_shapes is not None or data.normals > 0,
             f"--add-shapes and --normals are for reconstruction, not for {task}",
