@@ -27,6 +27,8 @@ def main() -> None:
     config = read_config(given.run)
     # Where the data was is nobody else's business, and VN_DATA says where it is there.
     config = replace(config, data=replace(config.data, data_root=None))
+    if config.recipe.init is not None:
+        config = replace(config, recipe=replace(config.recipe, init=Path(config.recipe.init).name))
     given.out.mkdir(parents=True, exist_ok=True)
     write_config(given.out, config)
     for name in (METRICS, CURVE, results.TEST):

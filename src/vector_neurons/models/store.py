@@ -330,10 +330,12 @@ def pretrained(name: str) -> Model:
     """Load a trained network that comes with the package, in float32 and evaluation mode.
 
     Args:
-        name: `"reconstruction"` is an occupancy network trained on scanned household objects, whole and from one side.
+        name: `"classification"` names ModelNet40's 40 classes, `"segmentation"` the parts of ShapeNet-Part's 16
+            categories, and `"reconstruction"` is an occupancy network trained on scanned household objects, whole and
+            from one side.
 
     >>> vn.pretrained("reconstruction").metadata.points
-    300
+    3000
     """
     if name not in pretrained_names():
         raise StoreError(f"unknown pretrained model {name!r}: choose {' or '.join(pretrained_names())}")
