@@ -5,6 +5,7 @@
     python benchmarks/surfaces.py mesh scans -o meshes/ours            # meshes of some objects ...
     python benchmarks/poisson.py scans -o meshes/poisson               # ... by Screened Poisson (Open3D)
     python benchmarks/surfaces.py compare scans meshes/*               # IoU, Chamfer-L1, F-score and time of meshes
+    python benchmarks/surfaces.py solids                               # IoU, bodies and genus of embedded shapes
 
 Radii of the objects are 1, and so are the units of noise, distances and the threshold of the F-score (0.02).
 """
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 import vector_neurons as vn
-from vector_neurons.data import occupancy
+from vector_neurons.data import Shapes, occupancy
 from vector_neurons.data.augment import visible
 from vector_neurons.geometry import rotations
 from vector_neurons.geometry.inside import inside
@@ -60,7 +61,8 @@ def main() -> None:
     """Run one of the steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     steps = parser.add_subparsers(dest="step", required=True)
-    making, scoring, meshing, comparing = (steps.add_parser(name) for name in ("make", "iou", "mesh", "compare"))
+    names = ("make", "iou", "mesh", "compare", "solids")
+    making, scoring, meshing, comparing, solid = (steps.add_parser(name) for name in names)
     making.add_argument("source", type=Path)
     making.add_argument("--split", default="test")
     making.add_argument("-o", "--out", type=Path, required=True)
@@ -68,14 +70,16 @@ def main() -> None:
         step.add_argument("scans", type=Path)
         step.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
         step.add_argument("--objects", type=int, help="so many, evenly spaced; by default all")
-    for step in (scoring, meshing):
+    for step in (scoring, meshing, solid):
         step.add_argument("--model", type=Path, help="a run; by default the network of the package")
         step.add_argument("--normals", action="store_true", help="give the true normals, too")
     scoring.add_argument("--threshold", type=float)
     meshing.add_argument("-o", "--out", type=Path, required=True)
     comparing.add_argument("methods", type=Path, nargs="+")
+    solid.add_argument("--families", nargs="+", default=["torus", "mug", "chair", "stool"])
+    solid.add_argument("--each", type=int, default=3)
     given = parser.parse_args()
-    {"make": make, "iou": score, "mesh": mesh, "compare": compare}[given.step](given)
+    {"make": make, "iou": score, "mesh": mesh, "compare": compare, "solids": solids}[given.step](given)
 
 
 def make(given: argparse.Namespace) -> None:
@@ -185,6 +189,49 @@ def comparisons(given: argparse.Namespace, name: str, method: Path) -> Iterator[
             points, normals, truth["points"].double(), truth["normals"].double(), threshold=THRESHOLD
         )
         yield 100 * iou(occupied, truth["occupied"]).item(), found.chamfer_l1, 100 * found.f_score
+
+
+def solids(given: argparse.Namespace) -> None:
+    """Rebuild embedded test shapes, and a torus, from 3,000 noisy points in a random pose."""
+    model, _ = network(given)
+    for family in given.families:
+        data = Shapes("test", size=given.each, points=3000, families=[family]) if family != "torus" else None
+        for index in range(given.each if data is not None else 1):
+            generator = torch.Generator().manual_seed(index)
+            points, normals = (data[index].points, data[index].normals) if data is not None else torus(generator)
+            R = rotations.draw("SO3", 1, generator=generator)[0]
+            scan = noise(points, 0.01, generator=generator) @ R.mT
+            directions = normals @ R.mT if given.normals and normals is not None else None
+            surface = reconstruct(model, scan.double(), normals=directions)
+            queries = 2.4 * torch.rand(30_000, 3, generator=generator) - 1.2
+            truth = data.inside(index, queries) if data is not None else in_torus(queries)
+            if surface.is_cloud:
+                print(f"{family} {index}: empty", flush=True)
+                continue
+            found = inside((queries @ R.mT).double(), surface.vertices, surface.faces)
+            bodies = int(vn.mesh.bodies(surface).max()) + 1
+            print(
+                f"{family} {index}: IoU {100 * iou(found, truth).item():.1f} %, {bodies} bodies, "
+                f"genus {vn.mesh.genus(surface)}",
+                flush=True,
+            )
+
+
+def torus(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Points and normals of a torus of radii 0.7 and 0.3."""
+    surface = vn.mesh.extract(lambda x: 0.3 - tube(x), low=-1.1, high=1.1)
+    points, normals = sample(surface, 3000, generator=generator)
+    return points.float(), normals.float()
+
+
+def tube(x: Tensor) -> Tensor:
+    """The distance from a circle of radius 0.7 about the z axis."""
+    return ((x[:, :2].norm(dim=-1) - 0.7).square() + x[:, 2].square()).sqrt()
+
+
+def in_torus(x: Tensor) -> Tensor:
+    """Which points are inside."""
+    return tube(x) < 0.3
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -345,7 +346,7 @@ def test_one_body_is_kept(run, scan, tmp_path, vn_command, monkeypatch):
 def test_confidence_is_read_by_another_program(run, scan, tmp_path, vn_command):
     assert vn_command("reconstruct", scan, "-o", tmp_path / "out.ply", "--model", run, "--resolution", 32)[0] == 0
     ours = mesh.read(tmp_path / "out.ply")
-    theirs = trimesh.load(tmp_path / "out.ply", process=False)
+    theirs: Any = trimesh.load(tmp_path / "out.ply", process=False)
     np.testing.assert_allclose(theirs.vertices, ours.vertices)
     assert np.array_equal(theirs.faces, ours.faces)
     found = theirs.metadata["_ply_raw"]["vertex"]["data"]["quality"]
