@@ -43,12 +43,22 @@ def test_the_docs_show_its_numbers(run):
 
 
 def test_there_are_results():
-    assert {"modelnet40-vn-dgcnn-z", "scanned-objects-vn-occnet"} <= {run.name for run in RUNS}
+    assert {"modelnet40-vn-dgcnn-z", *SHIPPED.values()} <= {run.name for run in RUNS}
+    assert set(SHIPPED) == set(store.pretrained_names())
 
 
-def test_the_model_of_the_package_is_that_of_its_run():
-    kept = checkpoint.load(ROOT / "results" / "scanned-objects-vn-occnet" / "best")
-    shipped = vn.pretrained("reconstruction")
+SHIPPED = {
+    "classification": "modelnet40-framenet-z",
+    "segmentation": "shapenet-part-framenet-z",
+    "reconstruction": "scanned-objects-framenet",
+    "reconstruction-one-side": "scanned-objects-vn-occnet",
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_model_of_the_package_is_that_of_its_run(name):
+    kept = checkpoint.load(ROOT / "results" / SHIPPED[name] / "best")
+    shipped = vn.pretrained(name)
     assert shipped.arguments == kept.arguments
     assert shipped.metadata == kept.metadata
     assert shipped.state_dict().keys() == kept.state_dict().keys()

@@ -33,7 +33,7 @@ def run(
     /,
     *,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
-    model: Path | None = None,
+    model: str = "reconstruction",
     resolution: int = 128,
     threshold: float | None = None,
     refine: int = 2,
@@ -53,8 +53,9 @@ def run(
     Args:
         scan: file of a point cloud or a mesh: .ply .obj .stl .off .glb .xyz .pts .csv .pcd .npy .npz.
         out: file to write the mesh to: .ply .obj .stl .off .glb.
-        model: folder of a run of `vn train reconstruction`, or of a saved occupancy network; by default the one in
-            the package, trained on scanned household objects, complete and seen from one side.
+        model: one that comes with the package, trained on scanned household objects: reconstruction, or
+            reconstruction-one-side, which is better for scans from one side; or the folder of a run of `vn train
+            reconstruction`, or of a saved occupancy network.
         resolution: cells of the grid along each axis: 32, 64, 128, 256 and so on.
         threshold: occupancy probability above which a point is inside; by default the best one on validation shapes.
         refine: steps that move the vertices toward the level set of the occupancy.
@@ -114,10 +115,10 @@ def run(
     return 0 if closed and not (strict and doubts) else 1
 
 
-def _network(model: Path | None) -> OccupancyModel:
-    network = store.pretrained("reconstruction") if model is None else store.load(model).float()
+def _network(model: str) -> OccupancyModel:
+    network = store.pretrained(model) if model in store.pretrained_names() else store.load(model).float()
     if not isinstance(network, OccupancyModel):
-        raise UserError(f"{model or 'the package'} holds a {type(network).__name__}, not an occupancy network")
+        raise UserError(f"{model} holds a {type(network).__name__}, not an occupancy network")
     return network
 
 

@@ -50,8 +50,9 @@ def sample(
 def vertex_normals(mesh: Mesh) -> Float[Tensor, "vertices 3"]:
     """Unit normals of the vertices: the mean of adjacent faces, by area; zero where they cancel.
 
-    >>> vertex_normals(Mesh(torch.eye(3), torch.tensor([[0, 1, 2]])))[0].mul(3**0.5).tolist()
-    [1.0, 1.0, 1.0]
+    >>> corners = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    >>> vertex_normals(Mesh(corners, torch.tensor([[0, 1, 2]])))[0].tolist()
+    [0.0, 0.0, 1.0]
     """
     a, b, c = mesh.vertices[mesh.faces].unbind(1)
     areas = torch.linalg.cross(b - a, c - a).repeat_interleave(3, 0)

@@ -234,6 +234,16 @@ class OccupancyModel(Model, ABC):
 
     Attributes:
         takes_normals: whether a cloud may come with normals.
+
+    Shape:
+        - points: `(B, N, 3)`
+        - queries: `(B, Q, 3)`
+        - out: `(B, Q)`
+
+    Invariant to what the network is invariant to, if points and queries move together.
+
+    >>> isinstance(vn.models.OccupancyNetwork(code=12, hidden=24), vn.models.OccupancyModel)
+    True
     """
 
     takes_normals: ClassVar[bool] = False
