@@ -162,8 +162,12 @@ def test_shapes_are_asked_uniformly_in_a_test():
         Shapes("test", size=2, near=2.0)
 
 
-@pytest.mark.parametrize(("camera", "least"), [(None, 0.9), ([[3.0, 0.0, 0.0]], 0.5)], ids=["whole", "one-sided"])
-def test_the_network_of_the_package_rebuilds_a_ball(tmp_path, vn_command, camera, least):
+@pytest.mark.parametrize(
+    ("model", "camera", "least"),
+    [("reconstruction", None, 0.9), ("reconstruction-one-side", [[3.0, 0.0, 0.0]], 0.5)],
+    ids=["whole", "one-sided"],
+)
+def test_the_networks_of_the_package_rebuild_a_ball(tmp_path, vn_command, model, camera, least):
     generator = torch.Generator().manual_seed(0)
     points = torch.nn.functional.normalize(torch.randn(3000, 3, generator=generator), dim=-1)
     points = points + 0.01 * torch.randn(3000, 3, generator=generator)
@@ -171,7 +175,8 @@ def test_the_network_of_the_package_rebuilds_a_ball(tmp_path, vn_command, camera
         points = points[visible(points, torch.tensor(camera))]
         assert points[:, 0].min() > 0  # the mesh has to make up more than half of the ball
     np.save(tmp_path / "scan.npy", 20 * points.numpy() + 5)
-    code, said, err = vn_command("reconstruct", tmp_path / "scan.npy", "-o", tmp_path / "out.ply", "--resolution", 32)
+    asked = ["-o", tmp_path / "out.ply", "--resolution", 32, "--model", model]
+    code, said, err = vn_command("reconstruct", tmp_path / "scan.npy", *asked)
     assert code == 0, err
     assert " watertight" in said
     ball = mesh.extract(lambda x: 20 - (x - 5).norm(dim=-1), low=-20.0, high=30.0, resolution=32)

@@ -151,7 +151,7 @@ def test_bad_sources_do_not_stop_the_others(model, tmp_path):
 
 
 def test_a_network_without_classes_is_refused():
-    with pytest.raises(RetrievalError, match="OccupancyNetwork has no descriptors"):
+    with pytest.raises(RetrievalError, match="FrameNetOccupancy has no descriptors"):
         embed("reconstruction", torch.rand(500, 3))
     with pytest.raises(ValueError, match="needs normals"):
         find_classifier(small_classifier(inputs={"vectors": 1}))

@@ -46,7 +46,7 @@ def test_genus_of_an_extracted_surface():
         ]
         return 0.25 - torch.minimum(*rings).sqrt()
 
-    assert genus(extract(double_torus, low=-2, high=2, start=32, resolution=64)) == 2
+    assert genus(extract(double_torus, low=-2.0, high=2.0, start=32, resolution=64)) == 2
 
 
 def test_the_largest_body_is_kept_with_what_belongs_to_it():

@@ -166,7 +166,7 @@ def test_wrong_arguments(arguments, message):
         network(**arguments)
 
 
-def test_wrong_inputs():
+def test_wrong_inputs(unchecked):
     model = network()
     with pytest.raises(ValueError, match=r"1 codes need queries \(1, Q, 3\), got \(2, 5, 3\)"):
         model(draw(1, 20, 3), draw(2, 5, 3))

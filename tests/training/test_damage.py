@@ -272,7 +272,12 @@ def wrong():
 
 @pytest.mark.parametrize(("group", "name"), [pytest.param(*x[1:], id=x[0]) for x in wrong()])
 def test_settings_of_another_type_are_refused(group, name):
-    for value in ({}, [[1]], 10**400, "?" if name not in ("data_root", "folder", "pack", "device", "model") else 1):
+    for value in (
+        {},
+        [[1]],
+        10**400,
+        "?" if name not in ("data_root", "folder", "pack", "device", "model", "init") else 1,
+    ):
         saved = json.loads(json.dumps(tiny().as_dict()))
         saved[group] = value if name is None else saved[group] | {name: value}
         if name is None and value == {}:

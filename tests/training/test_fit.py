@@ -256,4 +256,4 @@ def test_a_run_starts_from_the_weights_of_another_where_they_fit(run, tmp_path, 
         fit(other, tmp_path / "other")
     with pytest.raises(TrainingError, match="--init: there is no folder"):
         fit(replace(wider, recipe=replace(wider.recipe, init=str(tmp_path / "nothing"))), tmp_path / "none")
-    assert not (tmp_path / "none").exists()
+    assert not (tmp_path / "none" / "config.json").exists()

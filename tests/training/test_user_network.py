@@ -351,7 +351,7 @@ def test_the_transformer_learns_a_folder_of_files(tmp_path):
 def test_what_a_transformer_does_not_take(changes, why):
     with pytest.raises(ConfigError, match=why):
         check(tiny(**SMALL | changes))
-    with pytest.raises(ConfigError, match=r"not available for reconstruction: choose dgcnn, pointnet$"):
+    with pytest.raises(ConfigError, match=r"not available for reconstruction: choose dgcnn, pointnet, framenet$"):
         check(tiny(**SMALL, task="reconstruction", queries=8, shift=0.0))
 
 

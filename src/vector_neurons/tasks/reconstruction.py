@@ -48,7 +48,8 @@ class Reconstruction(Task):
     def logits(self, model: nn.Module, cloud: Cloud) -> Float[Tensor, "batch queries"]:
         """Logits of the query points of a batch."""
         assert cloud.queries is not None  # a data set for reconstruction has query points
-        given = {} if cloud.normals is None else {"normals": cloud.normals}
+        takes_normals = cloud.normals is not None and getattr(model, "takes_normals", False)
+        given = {"normals": cloud.normals} if takes_normals else {}
         if torch.is_grad_enabled() or not isinstance(model, OccupancyModel):  # it may be a compiled one
             logits: Tensor = model(cloud.points, cloud.queries, **given)
             return logits
