@@ -261,6 +261,7 @@ def test_the_command_prints_what_it_measured(tmp_path, vn_command, monkeypatch):
 def test_mistakes_are_one_line(tmp_path, vn_command, monkeypatch):
     vn.save(tiny(), tmp_path / "model")
     for arguments, message in {
+        ("reconstruction",): "export an OccupancyNetwork, such as reconstruction-one-side",
         ("nowhere",): "unknown pretrained model 'nowhere': choose classification or reconstruction",
         (tmp_path,): "is not a saved model: it has no config.json",
         (tmp_path / "model", "-o", tmp_path / "x.pt2"): "cannot write a network for onnx to",
@@ -280,7 +281,7 @@ def test_mistakes_are_one_line(tmp_path, vn_command, monkeypatch):
 RESULTS = "results/modelnet40-framenet-z", "results/modelnet40-vn-dgcnn-z"
 KINDS = ("vector", "scalar", "hybrid")
 EVERY = {
-    "reconstruction": lambda: vn.pretrained("reconstruction"),
+    "reconstruction-one-side": lambda: vn.pretrained("reconstruction-one-side"),
     **{name: lambda name=name: vn.load(name) for name in RESULTS},
     **{f"DGCNN {kind}": lambda kind=kind: DGCNN(40, neurons=kind) for kind in KINDS},
     **{f"PointNet {kind}": lambda kind=kind: PointNet(40, neurons=kind) for kind in KINDS},

@@ -25,7 +25,7 @@ from .. import kernels
 from .._files import atomic_replace, first_line
 from ..geometry.decompositions import DECOMPOSITIONS
 from ..geometry.sampling import unit_ball
-from ..models import Model, OccupancyModel, store
+from ..models import FrameNetOccupancy, Model, OccupancyModel, store
 from ..testing.measure import random_element
 
 Format = Literal["onnx", "torch"]
@@ -100,6 +100,11 @@ def export(model: nn.Module, path: str | Path, to: Format = "onnx") -> Export:
     path = Path(path)
     if path.suffix.lower() != SUFFIXES[to]:
         raise ExportError(f"cannot write {path}: a file for {to} ends in {SUFFIXES[to]}")
+    if isinstance(model, FrameNetOccupancy):
+        raise ExportError(
+            "FrameNetOccupancy has levels of at most 512 points, whatever the cloud, which an exported graph cannot "
+            "count: export an OccupancyNetwork, such as reconstruction-one-side"
+        )
     if to == "onnx":
         _import_runtime()  # before any work
     with kernels.using("eager"), torch.no_grad():  # whose operations all have a standard counterpart
