@@ -32,11 +32,12 @@ from vector_neurons.mesh import iou, read, sample, write
 from vector_neurons.mesh.compare import compare_points
 from vector_neurons.models import OccupancyModel, store
 from vector_neurons.tasks import encode_scan, reconstruct
+from vector_neurons.tasks.reconstruction import DECODE_BATCH
+from vector_neurons.training.mesh_metrics import evenly_spaced
 
 SURFACE_POINTS, SEEN_POINTS = 30_000, 8192
 DISTANCE = 3.0  # of the camera, for objects of radius 1
 THRESHOLD = 0.02
-DECODE_BATCH = 6000
 
 
 class Setting(NamedTuple):
@@ -122,8 +123,7 @@ def load(file: Path) -> dict[str, Tensor]:
 def objects(given: argparse.Namespace) -> list[int]:
     """Indices of the objects that are asked for."""
     known = len(list((given.scans / "truth").iterdir()))
-    number = min(given.objects or known, known)
-    return [i * known // number for i in range(number)]
+    return evenly_spaced(range(known), given.objects or known)
 
 
 def network(given: argparse.Namespace) -> tuple[OccupancyModel, float]:

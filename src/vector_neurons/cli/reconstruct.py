@@ -13,9 +13,10 @@ from torch import Tensor
 from .. import kernels, mesh
 from .._files import first_line
 from ..geometry.sampling import ball
+from ..inference.predict import find_model
 from ..mesh import MeshError, io
 from ..mesh.inspection import NEAR
-from ..models import OccupancyModel, store
+from ..models import OccupancyModel
 from ..tasks import reconstruct
 from ..tasks.meshing import REACH
 from ..training.config import MAX_THREADS
@@ -116,7 +117,7 @@ def run(
 
 
 def _network(model: str) -> OccupancyModel:
-    network = store.pretrained(model) if model in store.pretrained_names() else store.load(model).float()
+    network = find_model(model).float()
     if not isinstance(network, OccupancyModel):
         raise UserError(f"{model} holds a {type(network).__name__}, not an occupancy network")
     return network

@@ -64,8 +64,8 @@ def quality(surface: Mesh, scan: Float[Tensor, "points 3"], *, seed: int = 0) ->
     return Quality(
         invented=(nearest_points(points, scan)[0] > near).double().mean().item(),
         missed=(nearest_points(scan, covered)[0] > near).double().mean().item(),
-        bodies=int(bodies(surface).max()) + 1,
-        genus=genus(surface),
+        bodies=(count := int(bodies(surface).max()) + 1),
+        genus=_genus(surface, count),
         thinnest=_thinnest(points, normals),
     )
 
@@ -110,11 +110,15 @@ def genus(mesh: Mesh) -> int:
 
     Where a surface touches itself the formula counts less, and at least 0 is returned.
     """
+    return _genus(mesh, int(bodies(mesh).max()) + 1)
+
+
+def _genus(mesh: Mesh, count: int) -> int:
     faces = mesh.faces
     low, high = torch.cat([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]]).sort(-1).values.unbind(-1)
     edges = torch.unique(low * len(mesh.vertices) + high)
     euler = len(torch.unique(faces)) - len(edges) + len(faces)
-    return max(0, int(bodies(mesh).max()) + 1 - euler // 2)
+    return max(0, count - euler // 2)
 
 
 def _thinnest(points: Tensor, normals: Tensor) -> float:

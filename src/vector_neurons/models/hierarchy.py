@@ -63,6 +63,15 @@ class Stage(NamedTuple):
     mask: Mask | None
 
 
+def normalize(points: Tensor, mask: Mask | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Clouds centered and scaled to unit RMS radius, zero at padding; their centers and sizes."""
+    center = masked_mean(points, [1], mask)
+    points = points - center
+    points = points if mask is None else points.where(mask.unsqueeze(-1), 0)
+    size = rms_length(points.unsqueeze(2), mask).squeeze(1)
+    return points / size, center, size
+
+
 class Hierarchy(nn.Module):
     """Three levels of `FrameConv`, one frame of the whole cloud, and a pool: what both networks share."""
 
@@ -98,9 +107,7 @@ class Hierarchy(nn.Module):
         self, points: Tensor, vectors: Tensor | None, scalars: Tensor | None, mask: Mask | None
     ) -> tuple[list[Stage], Tensor, Tensor]:
         """Features at all points, at half of them and at an eighth; the cloud's frame; its descriptor."""
-        points = points - masked_mean(points, [1], mask)
-        points = points / rms_length(points.unsqueeze(2), mask).squeeze(1)
-        points = points if mask is None else points.where(mask.unsqueeze(-1), 0)
+        points, _, _ = normalize(points, mask)
         neighbors = knn(points, self.k, mask=mask)
         x = self.stem(points, vectors, scalars, neighbors, mask)
         stages = [Stage(points, x, mask)]

@@ -1,4 +1,4 @@
-"""An occupancy network that asks the points near a query, at three scales, instead of one code for all queries."""
+"""An occupancy network that asks the points near a query, at several scales, instead of one code for all queries."""
 
 import math
 from collections.abc import Sequence
@@ -17,12 +17,11 @@ from ..nn import scalar, vector
 from ..nn._masked import masked_max, masked_mean
 from ..nn._range import check_magnitude
 from ..nn.features import Features
-from ..nn.frame_conv import rms_length
 from ..nn.linear import lift
 from ..nn.propagation import FeaturePropagation
 from ..typing import Mask
 from .base import first_mask, mask_of
-from .hierarchy import NEGATIVE_SLOPE, NESTED, Level, Stage
+from .hierarchy import NEGATIVE_SLOPE, NESTED, Level, Stage, normalize
 from .occupancy import MAX_COORDINATE, OccupancyModel
 
 HEADS = 4
@@ -149,9 +148,8 @@ class FrameNetOccupancy(OccupancyModel):
         if len(near) != len(centers) + 1 or min(near) < 1:
             raise ValueError(f"near has {len(centers) + 1} numbers of points, one for each scale, got {list(near)}")
         self.k, self.centers = k, tuple(centers)
-        channels = [
-            (2, 3 + len(NESTED))
-        ]  # spacing, whether normals are known; means of offsets, position twice, normal
+        # Of a point: spacing, whether normals are known; means of offsets, its position twice, its normal.
+        channels = [(2, 3 + len(NESTED))]
         channels += [(width * (n + 1), width * (n + 1) // 4) for n in range(len(centers))]
         self.levels = nn.ModuleList(Level(a, b, b[0] // 2) for a, b in pairwise(channels))
         self.embed = scalar.Block(channels[-1][0], 4 * width, negative_slope=NEGATIVE_SLOPE)
@@ -189,15 +187,12 @@ class FrameNetOccupancy(OccupancyModel):
         """Compute the code of each cloud; `lengths` are the numbers of points before padding."""
         mask = mask_of(points, lengths)
         check_magnitude(points, MAX_COORDINATE, "clouds")
-        center = masked_mean(points, [1], mask)
-        points = points - center
-        points = points if mask is None else points.where(mask.unsqueeze(-1), 0)
-        size = rms_length(points.unsqueeze(2), mask).squeeze(1)
-        stages = self._stages(points / size, normals, mask)
-        x = stages[-1].x
-        h = self.embed(x.scalars, stages[-1].mask)
-        overall = torch.cat([masked_max(h, stages[-1].mask), masked_mean(h, [1], stages[-1].mask).squeeze(1)], dim=-1)
-        scales = [stages[-1]]
+        points, center, size = normalize(points, mask)
+        stages = self._stages(points, normals, mask)
+        last = stages[-1]
+        h = self.embed(last.x.scalars, last.mask)
+        overall = torch.cat([masked_max(h, last.mask), masked_mean(h, [1], last.mask).squeeze(1)], dim=-1)
+        scales = [last]
         for finer, stage in zip(reversed(self.finer), reversed(stages[:-1]), strict=True):
             coarse = scales[0]
             x = finer(coarse.points, coarse.x, stage.points, stage.x, stage.mask, coarse.mask)

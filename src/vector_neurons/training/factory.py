@@ -63,13 +63,20 @@ ADDED_VAL_DIVISOR = 20  # of --add-shapes, for validation
 SHAPES_SIZE_DIVISOR = {"train": 1, "val": 10, "test": 5}  # --size counts the training clouds of shapes
 
 
-class InMemory(Dataset):
-    """All clouds of another data set, held in memory."""
+class Derived(Dataset):
+    """A data set made of another, with its names and labels."""
 
     def __init__(self, source: Dataset) -> None:
         self.name, self.split, self.classes, self.labels = source.name, source.split, source.classes, source.labels  # type: ignore[misc]
         self.parts, self.parts_of = source.parts, source.parts_of
         self.pack, self.drawn_from = source.pack, source.drawn_from
+
+
+class InMemory(Derived):
+    """All clouds of another data set, held in memory."""
+
+    def __init__(self, source: Dataset) -> None:
+        super().__init__(source)
         self.clouds = source.batch(torch.arange(len(source)))
 
     def batch(self, indices: Tensor) -> Cloud:
@@ -89,15 +96,14 @@ class Both(InMemory):
         self.clouds = Cloud(label=self.labels, **joined)  # type: ignore[arg-type]
 
 
-class RandomSubset(Dataset):
+class RandomSubset(Derived):
     """Some clouds of another data set, drawn at random; a smaller subset is part of a larger one."""
 
     def __init__(self, source: Dataset, size: int) -> None:
         if size > len(source):
             raise DataError(f"{source.name} has {len(source):,} training clouds, fewer than --size {size:,}")
-        self.name, self.split, self.classes = source.name, source.split, source.classes  # type: ignore[misc]
-        self.parts, self.parts_of = source.parts, source.parts_of
-        self.pack, self.drawn_from, self.source = source.pack, source.drawn_from, source
+        super().__init__(source)
+        self.source = source
         self.rows = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))[:size]
         self.labels = source.labels[self.rows]
 

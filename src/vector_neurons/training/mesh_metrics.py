@@ -1,7 +1,7 @@
 """Metrics of reconstructed meshes against the true surfaces of test shapes."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from statistics import mean
 
@@ -61,7 +61,7 @@ def open_surfaces(config: DataConfig) -> Dataset:
     return Occupancy("test", config.data_root, points=None, queries=None, normals=True)
 
 
-def evenly_spaced(data: Dataset, number: int) -> list[int]:
+def evenly_spaced(data: Sized, number: int) -> list[int]:
     """Up to so many evenly spaced indices, so that they cover data sets that are sorted by class."""
     number = min(number, len(data))
     return [i * len(data) // number for i in range(number)]
