@@ -19,6 +19,7 @@ from vector_neurons.training import (
     check,
     checkpoint,
     evaluate,
+    evaluation,
     factory,
     fit,
     loop,
@@ -134,6 +135,16 @@ def test_fixed_poses_are_one_for_each_cloud():
     assert ((poses(fixed, 0) - upright).abs().amax((1, 2)) > 1e-2).all()
 
 
+def test_the_threshold_is_chosen_on_the_kinds_of_scans_that_were_trained_on(tmp_path, monkeypatch):
+    asked = []
+    measured = evaluation.measure
+    monkeypatch.setattr(
+        evaluation, "measure", lambda *args, **kw: asked.append(kw.get("occlude")) or measured(*args, **kw)
+    )
+    fit(little(occlude=0.5, epochs=1), tmp_path / "run")
+    assert asked == [0.5]
+
+
 def test_meshes_are_compared_with_surfaces(seeing):
     found = mesh_metrics.measure(seeing, ["I", "SO3"], 2)
     assert found.keys() == {"I", "SO3"}
@@ -230,11 +241,15 @@ def sphere_through(points):
     return center, (rest + center.square().sum()).sqrt()
 
 
-def test_a_share_of_the_clouds_is_seen_from_one_side():
+@pytest.mark.parametrize("validating", [False, True])
+def test_a_share_of_the_clouds_is_seen_from_one_side(validating):
     seen = {}
     for share in (0.0, 0.5, 1.0):
         config = little(points=100, stored_points=600, queries=300, noise=0.0, occlude=share)
-        cloud = batches.training_batch(Balls(), torch.arange(12), config, epoch=0)
+        if validating:
+            cloud = batches.evaluation_batch(Balls(), torch.arange(12), config.data, "I", 0, occlude=share)
+        else:
+            cloud = batches.training_batch(Balls(), torch.arange(12), config, epoch=0)
         spread = torch.linalg.svdvals(cloud.points - cloud.points.mean(1, keepdim=True))
         one_sided = spread[:, 2] < 0.7 * spread[:, 0]  # a cap is flat, a sphere is not
         seen[share] = int(one_sided.sum())

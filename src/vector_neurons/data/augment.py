@@ -11,6 +11,7 @@ torch.Size([8, 100, 3])
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -20,7 +21,6 @@ from ..typing import Points
 from .cloud import Cloud
 
 Generator = torch.Generator | None
-PAIR_BLOCK_ELEMENTS = 2**21  # of the matrix of all pairs, at a time: blocks in the CPU cache are ten times as fast
 Augmentation = Callable[[Cloud, Generator], Cloud]
 
 
@@ -187,15 +187,12 @@ class Occlude:
     """Keep the points that a camera in a random direction sees: a partial scan, with visible points repeated.
 
     Hidden points are removed as in Katz et al., *Direct visibility of point sets* (2007): every point is reflected in a
-    sphere around the camera, and those on the convex hull of the result are visible. A point is on the hull if it is
-    extreme in its own direction or in one of a few `tilts` of it, which is tested by matrix products for a whole batch;
-    a point at a sharp angle may be missed, but none is kept that is not on the hull.
+    sphere around the camera, and those on the convex hull of the result are visible.
 
     Args:
         distance: of the camera, in radii of the cloud.
         sphere: radius of the sphere, in distances of the farthest point: a larger one keeps more of slanted surfaces
             and lets the camera look through sparser ones.
-        tilts: number of further directions that are tested.
         points: number of points of the result; by default as many as before. Fewer are repeated less.
 
     >>> Occlude(points=50)(Cloud(torch.rand(100, 3))).points.shape
@@ -204,7 +201,6 @@ class Occlude:
 
     distance: float = 3.0
     sphere: float = 30.0
-    tilts: int = 3
     points: int | None = None
 
     def __post_init__(self) -> None:
@@ -218,7 +214,7 @@ class Occlude:
         center = points.mean(-2, keepdim=True)
         radius = (points - center).norm(dim=-1).amax(-1)[..., None, None]
         camera = center + self.distance * radius * _direction(points, (1, dim), generator)
-        is_visible = visible(points, camera, self.sphere, self.tilts)
+        is_visible = visible(points, camera, self.sphere)
         # Visible points in random order come first, and are repeated in this order to fill the cloud.
         order = (_uniform(points, (n,), generator) + ~is_visible).argsort(dim=-1)
         count = is_visible.sum(-1, keepdim=True)
@@ -227,7 +223,7 @@ class Occlude:
 
 
 def visible(
-    points: Points, camera: Float[Tensor, "*batch 1 dim"], sphere: float = 30.0, tilts: int = 3
+    points: Points, camera: Float[Tensor, "*batch 1 dim"], sphere: float = 30.0
 ) -> Bool[Tensor, "*batch points"]:
     """Mark the points that a camera sees, by hidden-point removal: see `Occlude`.
 
@@ -235,7 +231,6 @@ def visible(
         points: the clouds.
         camera: position of the camera of each.
         sphere: radius of the sphere, in distances of the farthest point.
-        tilts: number of further directions that are tested.
 
     Shape:
         - points: `(..., N, 3)`
@@ -248,30 +243,28 @@ def visible(
     >>> seen[:-1].all().item(), seen[-1].item()
     (True, False)
     """
-    ray = points - camera
+    ray = (points - camera).double()
     distance = ray.norm(dim=-1, keepdim=True)
     direction = ray / distance.where(distance > 0, 1)
     reach = 2 * sphere * distance.amax(-2, keepdim=True)
     reflected = (1 - distance / reach.where(reach > 0, 1)) * direction  # in units of the sphere, so at most 1
-    found = torch.zeros_like(points[..., 0], dtype=torch.bool)
-    for tilt in range(tilts + 1):
-        farthest, rival = _farthest(reflected, direction)
-        found |= farthest <= (direction * reflected).sum(-1) + 4 * torch.finfo(points.dtype).eps
-        if tilt < tilts:
-            # Tilt the direction away from the farther point, beyond where both are equally far.
-            ahead = reflected - _gather(reflected, rival)
-            behind = (direction * ahead).sum(-1, keepdim=True).clamp(max=0)
-            size = ahead.square().sum(-1, keepdim=True)
-            direction = direction - 1.5 * behind / size.where(size > 0, 1) * ahead
-            direction = torch.nn.functional.normalize(direction, dim=-1)
-    return found
+    seen = [_on_hull(cloud) for cloud in reflected.reshape(-1, *points.shape[-2:]).numpy(force=True)]
+    return torch.from_numpy(np.stack(seen)).to(points.device).reshape(points.shape[:-1])
 
 
-def _farthest(points: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest projection of the points onto each direction, and the index of the point."""
-    block = max(1, PAIR_BLOCK_ELEMENTS // max(1, points[..., 0].numel()))
-    reached = [(points @ some.mT).max(-2) for some in torch.split(directions, block, dim=-2)]
-    return torch.cat([r.values for r in reached], dim=-1), torch.cat([r.indices for r in reached], dim=-1)
+def _on_hull(points: Float[np.ndarray, "points dim"]) -> Bool[np.ndarray, " points"]:
+    """Mark the points on the convex hull of them and the origin, copies of one included."""
+    from scipy.spatial import ConvexHull, QhullError  # type: ignore[import-untyped]
+
+    with_camera = np.vstack([points, np.zeros((1, points.shape[1]))])
+    try:
+        hull = ConvexHull(with_camera, qhull_options="Qc")
+    except QhullError:  # all lie in a plane with the camera, which hides none of them
+        return np.ones(len(points), bool)
+    found = np.zeros(len(with_camera), bool)
+    found[hull.vertices] = True
+    found[hull.coplanar[:, 0]] = True
+    return found[:-1]
 
 
 def _random_device(like: Tensor, generator: Generator) -> torch.device:

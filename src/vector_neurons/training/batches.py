@@ -13,9 +13,6 @@ from ..geometry import rotations
 from ..typing import Rotations
 from .config import DataConfig, RecipeConfig, RunConfig
 
-OCCLUDED_FACTOR = 3  # points of which a camera sees some, for each point of the result ...
-OCCLUDED_RANGE = (1024, 3072)  # ... but so many at least and at most: the time grows with their square
-
 
 def training_batch(data: Dataset, indices: Tensor, config: RunConfig, epoch: int, step: int = 0) -> Cloud:
     """Clouds for training: subsampled, augmented, rotated.
@@ -27,13 +24,8 @@ def training_batch(data: Dataset, indices: Tensor, config: RunConfig, epoch: int
     prepared = []
     for index, cloud in zip(indices.tolist(), _unstack(data.batch(indices)), strict=True):
         generator = torch.Generator().manual_seed(derive_seed(seed, "train", epoch, index))
-        occlude = config.recipe.occlude
         cloud = cloud if normals else replace(cloud, normals=None)
-        if occlude > 0 and torch.rand((), generator=generator).item() < occlude:
-            # Before the subset: few points do not hide each other. Not of all: testing pairs takes long.
-            low, high = (min(number, len(cloud.points)) for number in OCCLUDED_RANGE)
-            some = Subset(min(max(OCCLUDED_FACTOR * points, low), high))(cloud, generator)
-            cloud = Occlude(points=points)(some, generator)
+        cloud = _occlude(cloud, points, config.recipe.occlude, generator)
         subset = Subset(points, config.data.queries or None)
         cloud = _augment(subset(cloud, generator), config.recipe, generator)
         noise = config.data.noise
@@ -50,11 +42,23 @@ def training_batch(data: Dataset, indices: Tensor, config: RunConfig, epoch: int
 
 
 def evaluation_batch(
-    data: Dataset, indices: Tensor, config: DataConfig, kind: Rotations, seed: int, trial: int = 0
+    data: Dataset,
+    indices: Tensor,
+    config: DataConfig,
+    kind: Rotations,
+    seed: int,
+    trial: int = 0,
+    *,
+    occlude: float = 0.0,
 ) -> Cloud:
-    """Clouds for validation and test: each has a fixed subset of its points, and one fixed rotation per `trial`."""
+    """Clouds for validation and test: each has a fixed subset of its points, and one fixed rotation per `trial`.
+
+    A fixed `occlude` of them is seen from one side only.
+    """
     prepared = []
     for index, cloud in zip(indices.tolist(), _unstack(data.batch(indices)), strict=True):
+        generator = torch.Generator().manual_seed(derive_seed(seed, "side", index))
+        cloud = _occlude(cloud, config.points, occlude, generator)
         chosen = _normalize_scan(evaluation_points(cloud, index, config, seed), config)
         prepared.append(chosen.rotate(evaluation_rotation(kind, index, seed, trial)))
     return Cloud.stack(prepared)
@@ -88,6 +92,12 @@ def _draw_batch(config: RunConfig, epoch: int, step: int) -> tuple[int, bool]:
     if fewest is not None:  # each doubling of the number is as likely as another
         points = round(fewest ** (1 - u) * points**u)
     return points, v < config.data.normals
+
+
+def _occlude(cloud: Cloud, points: int, probability: float, generator: torch.Generator) -> Cloud:
+    """So many points of one side, with this probability; before the subset, since few points do not hide each other."""
+    chosen = probability > 0 and torch.rand((), generator=generator).item() < probability
+    return Occlude(points=points)(cloud, generator) if chosen else cloud
 
 
 def _add_noise(cloud: Cloud, noise: float, generator: torch.Generator) -> Cloud:

@@ -180,7 +180,8 @@ class RecipeConfig:
     jitter: NonNegative = 0.0
     """augmentation: standard deviation of noise on every point, in training only"""
     occlude: Fraction = 0.0
-    """augmentation: fraction of the clouds that are reduced to what a camera sees from one side"""
+    """augmentation: fraction of the clouds that are reduced to what a camera sees from one side; in reconstruction
+    also of the validation clouds"""
     outliers: Fraction = 0.0
     """augmentation: replace at most this fraction of the points of a cloud by outliers"""
     vary_noise: bool = False

@@ -34,8 +34,9 @@ def measure(
     group: ProcessGroup | None = None,
     *,
     trial: int = 0,
+    occlude: float = 0.0,
 ) -> Counts:
-    """Count over a whole data set, every cloud once, in its fixed rotation of this `trial`.
+    """Count over a whole data set, every cloud once, in its fixed rotation of this `trial`, some from one side.
 
     The batches are the same for any number of processes, which take them in turn.
     """
@@ -46,7 +47,7 @@ def measure(
     # A process without a batch counts nothing of the first one, so that there is something to add.
     for number in range(group.rank, max(len(every_batch), group.rank + 1), group.size):
         indices = every_batch[number] if number < len(every_batch) else every_batch[0]
-        cloud = batches.evaluation_batch(data, indices, config.data, kind, config.runtime.seed, trial)
+        cloud = batches.evaluation_batch(data, indices, config.data, kind, config.runtime.seed, trial, occlude=occlude)
         cloud = cloud.to(group.device)
         with torch.autocast(group.device.type, dtype=torch.bfloat16, enabled=config.runtime.bf16):
             logits = compute_logits(model, task, cloud, config)

@@ -223,10 +223,11 @@ class Trainer:
         if points != batches.points_at(self.config, epoch - 1):
             progress.best = -1.0  # scores at fewer points do not compare, and the last ones count
         config = replace(self.config, data=replace(self.config.data, points=points))
+        # A threshold that suits whole clouds leaves the hidden side of others open: choose it on both.
+        occlude = recipe.occlude if config.task == "reconstruction" else 0.0
         try:
-            val = evaluation.compute_metrics(
-                self.task, evaluation.measure(validated, self.task, self.val, config, kind, self.group)
-            )
+            counts = evaluation.measure(validated, self.task, self.val, config, kind, self.group, occlude=occlude)
+            val = evaluation.compute_metrics(self.task, counts)
         except RangeError as error:
             raise TrainingError(f"the training has diverged in epoch {epoch + 1}, lower --lr: {error}") from error
         line = {
