@@ -69,6 +69,33 @@ def test_a_test_pose_belongs_to_its_cloud():
     torch.testing.assert_close(*distances, atol=1e-4, rtol=1e-4)
 
 
+def test_rare_classes_are_drawn_more_often():
+    labels = torch.tensor([0] * 900 + [1] * 90 + [2] * 10)
+
+    def shares(balance):
+        draws = [batches.training_order(labels, balance, torch.Generator().manual_seed(i)) % 1000 for i in range(20)]
+        return torch.stack([labels[draw].bincount(minlength=3) / 1000 for draw in draws]).mean(0)
+
+    assert shares(0.0).tolist() == pytest.approx([0.9, 0.09, 0.01])
+    root = torch.tensor([900.0, 90.0, 10.0]).sqrt()
+    torch.testing.assert_close(shares(0.5), root / root.sum(), atol=0.02, rtol=0)
+    torch.testing.assert_close(shares(1.0), torch.full((3,), 1 / 3), atol=0.02, rtol=0)
+    once = batches.training_order(labels, 0.0, torch.Generator().manual_seed(0))
+    assert torch.equal(once.sort().values, torch.arange(1000))
+    drawn = batches.training_order(labels, 1.0, torch.Generator().manual_seed(0))
+    assert len(drawn.unique()) == 1000  # a cloud that comes again has another number, the next one ...
+    for index in range(1000):
+        assert (drawn[drawn % 1000 == index] // 1000).tolist() == list(range(int((drawn % 1000 == index).sum())))
+
+
+def test_a_cloud_that_comes_again_is_augmented_anew():
+    config = tiny()
+    data = factory.open_dataset(config.data, "train")
+    both = batches.training_batch(data, torch.tensor([3, 3 + len(data)]), config, epoch=0)
+    assert both.label.tolist() == [int(data.labels[3])] * 2
+    assert not torch.allclose(*both.points)
+
+
 def test_training_clouds_do_not_depend_on_their_batch():
     config = tiny()
     data = factory.open_dataset(config.data, "train")
@@ -98,7 +125,7 @@ def test_fewer_points_early():
 def test_validation_has_the_points_of_training_and_the_best_model_those_of_testing(tmp_path, monkeypatch):
     seen = []
 
-    def measure(model, task, data, config, *_):
+    def measure(model, task, data, config, *_, **__):
         seen.append(config.data.points)
         score = 90 if config.data.points == 16 else 40 + len(seen)  # fewer points, and yet higher scores
         return {"score": score}

@@ -14,16 +14,33 @@ from ..typing import Rotations
 from .config import DataConfig, RecipeConfig, RunConfig
 
 
-def training_batch(data: Dataset, indices: Tensor, config: RunConfig, epoch: int, step: int = 0) -> Cloud:
-    """Clouds for training: subsampled, augmented, rotated.
+def training_order(labels: Tensor, balance: float, generator: torch.Generator) -> Tensor:
+    """The clouds of an epoch: N indices, each once.
 
-    All randomness of a cloud is seeded by (seed, epoch, index), and that of a batch by (seed, epoch, step). A resumed
-    run is therefore bit-identical to an uninterrupted one, and any number of processes gets the same clouds.
+    With `balance`, N indices at random, those of a class of n clouds in proportion to n^-balance, so that 1 draws all
+    classes alike; to an index that was there m times before, m N is added, and the cloud is augmented anew.
+    """
+    if not balance:
+        return torch.randperm(len(labels), generator=generator)
+    order = torch.multinomial(
+        labels.bincount()[labels].double() ** -balance, len(labels), replacement=True, generator=generator
+    )
+    ordered, places = order.sort(stable=True)
+    before = torch.arange(len(order)) - torch.searchsorted(ordered, ordered)
+    return order.scatter_add(0, places, len(labels) * before)
+
+
+def training_batch(data: Dataset, chosen: Tensor, config: RunConfig, epoch: int, step: int = 0) -> Cloud:
+    """Clouds for training, some of `training_order`: subsampled, augmented, rotated.
+
+    All randomness of a cloud is seeded by (seed, epoch, number in `chosen`), and that of a batch by (seed, epoch,
+    step). A resumed run is therefore bit-identical to an uninterrupted one, and any number of processes gets the same
+    clouds.
     """
     seed, (points, normals) = config.runtime.seed, _draw_batch(config, epoch, step)
-    prepared = []
-    for index, cloud in zip(indices.tolist(), _unstack(data.batch(indices)), strict=True):
-        generator = torch.Generator().manual_seed(derive_seed(seed, "train", epoch, index))
+    prepared, indices = [], chosen % len(data)
+    for number, index, cloud in zip(chosen.tolist(), indices.tolist(), _unstack(data.batch(indices)), strict=True):
+        generator = torch.Generator().manual_seed(derive_seed(seed, "train", epoch, number))
         cloud = cloud if normals else replace(cloud, normals=None)
         cloud = _occlude(cloud, points, config.recipe.occlude, generator)
         subset = Subset(points, config.data.queries or None)

@@ -143,6 +143,8 @@ class RecipeConfig:
     """passes through the training set"""
     batch_size: Annotated[int, Range(2, 2**16)] = 32
     """clouds per step, of all processes together"""
+    balance: Fraction = 0.0
+    """draw clouds of rare classes or categories more often: 0 takes every cloud once an epoch, 1 all classes alike"""
     accumulate: BatchCount = 1
     """gradient accumulation: parts into which each process splits its share of a batch"""
     optimizer: Literal["sgd", "adam", "adamw"] = "adamw"

@@ -140,7 +140,7 @@ class Trainer:
         """Train the steps of the current epoch that are not done yet; a received signal stops after a step."""
         recipe, runtime, progress = self.config.recipe, self.config.runtime, self.progress
         epoch = progress.epoch
-        order = torch.randperm(len(self.train), generator=_generator(runtime.seed, "order", epoch))
+        order = batches.training_order(self.train.labels, recipe.balance, _generator(runtime.seed, "order", epoch))
         self.model.train()
         while progress.step < self.steps:
             started, step = time.monotonic(), progress.step
@@ -199,7 +199,7 @@ class Trainer:
         """Skip a batch whose loss or gradient is not finite, or keep it in a file and stop."""
         progress = self.progress
         if not self.config.runtime.skip_bad_batches:
-            kept = {"points": cloud.points, "indices": indices}
+            kept = {"points": cloud.points, "indices": indices % len(self.train)}
             kept |= {
                 name: x for name in ("label", "parts", "queries", "occupied") if (x := getattr(cloud, name)) is not None
             }
