@@ -5,6 +5,7 @@
     python benchmarks/surfaces.py mesh scans -o meshes/ours            # meshes of some objects ...
     python benchmarks/poisson.py scans -o meshes/poisson               # ... by Screened Poisson (Open3D)
     python benchmarks/surfaces.py compare scans meshes/*               # IoU, Chamfer-L1, F-score and time of meshes
+    python benchmarks/surfaces.py draw scans meshes/* --objects 6 -o surfaces.jpg
     python benchmarks/surfaces.py solids                               # IoU, bodies and genus of embedded shapes
 
 Radii of the objects are 1, and so are the units of noise, distances and the threshold of the F-score (0.02).
@@ -34,6 +35,7 @@ from vector_neurons.models import OccupancyModel, store
 from vector_neurons.tasks import encode_scan, reconstruct
 from vector_neurons.tasks.reconstruction import DECODE_BATCH
 from vector_neurons.training.mesh_metrics import evenly_spaced
+from vector_neurons.viz import gallery
 
 SURFACE_POINTS, SEEN_POINTS = 30_000, 8192
 DISTANCE = 3.0  # of the camera, for objects of radius 1
@@ -62,12 +64,12 @@ def main() -> None:
     """Run one of the steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     steps = parser.add_subparsers(dest="step", required=True)
-    names = ("make", "iou", "mesh", "compare", "solids")
-    making, scoring, meshing, comparing, solid = (steps.add_parser(name) for name in names)
+    names = ("make", "iou", "mesh", "compare", "draw", "solids")
+    making, scoring, meshing, comparing, drawing, solid = (steps.add_parser(name) for name in names)
     making.add_argument("source", type=Path)
     making.add_argument("--split", default="test")
     making.add_argument("-o", "--out", type=Path, required=True)
-    for step in (scoring, meshing, comparing):
+    for step in (scoring, meshing, comparing, drawing):
         step.add_argument("scans", type=Path)
         step.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
         step.add_argument("--objects", type=int, help="so many, evenly spaced; by default all")
@@ -76,11 +78,15 @@ def main() -> None:
         step.add_argument("--normals", action="store_true", help="give the true normals, too")
     scoring.add_argument("--threshold", type=float)
     meshing.add_argument("-o", "--out", type=Path, required=True)
-    comparing.add_argument("methods", type=Path, nargs="+")
+    for step in (comparing, drawing):
+        step.add_argument("methods", type=Path, nargs="+")
+    drawing.add_argument("-o", "--out", type=Path, required=True)
     solid.add_argument("--families", nargs="+", default=["torus", "mug", "chair", "stool"])
     solid.add_argument("--each", type=int, default=3)
+    solid.add_argument("--draw", type=Path, help="a picture of scans, meshes and truths")
     given = parser.parse_args()
-    {"make": make, "iou": score, "mesh": mesh, "compare": compare, "solids": solids}[given.step](given)
+    steps_of = {"make": make, "iou": score, "mesh": mesh, "compare": compare, "draw": draw, "solids": solids}
+    steps_of[given.step](given)
 
 
 def make(given: argparse.Namespace) -> None:
@@ -191,9 +197,48 @@ def comparisons(given: argparse.Namespace, name: str, method: Path) -> Iterator[
         yield 100 * iou(occupied, truth["occupied"]).item(), found.chamfer_l1, 100 * found.f_score
 
 
+Panel = tuple[Tensor, Tensor | None]  # points, and normals if it is a surface
+
+
+def draw(given: argparse.Namespace) -> None:
+    """Draw a row for each object: for each setting the scan and the surface of each method, then the truth."""
+    rows = []
+    for index in objects(given):
+        row: list[Panel] = []
+        for name in given.settings:
+            row.append((load(given.scans / name / f"{index}.npz")["points"], None))
+            row += [panel(method / name / f"{index}.ply") for method in given.methods]
+        truth = load(given.scans / "truth" / f"{index}.npz")
+        rows.append([*row, (truth["points"], truth["normals"])])
+    titles = [title for name in given.settings for title in (name, *(method.name for method in given.methods))]
+    save_picture(rows, [*titles, "truth"], given.out)
+
+
+def panel(file: Path) -> Panel:
+    """Points of a mesh in a file; nothing if it was empty."""
+    surface = read(file) if file.exists() else None
+    return (torch.zeros(1, 3), None) if surface is None or surface.is_cloud else surface_points(surface)
+
+
+def surface_points(surface: vn.mesh.Mesh) -> Panel:
+    """Points and normals of a mesh."""
+    points, normals = sample(surface, SURFACE_POINTS, generator=torch.Generator().manual_seed(0))
+    return points.float(), normals.float()
+
+
+def save_picture(rows: list[list[Panel]], titles: list[str], out: Path) -> None:
+    """Save a grid of panels, a color for each column."""
+    panels = [panel for row in rows for panel in row]
+    clouds, normals = [points for points, _ in panels], [facing for _, facing in panels]
+    parts = [torch.full((len(points),), number % len(titles)) for number, points in enumerate(clouds)]
+    words = [*titles, *[""] * (len(panels) - len(titles))]
+    gallery(clouds, parts, words, normals=normals, columns=len(titles), radius=1.1).savefig(out, dpi=60)
+
+
 def solids(given: argparse.Namespace) -> None:
     """Rebuild embedded test shapes, and a torus, from 3,000 noisy points in a random pose."""
     model, _ = network(given)
+    rows = []
     for family in given.families:
         data = Shapes("test", size=given.each, points=3000, families=[family]) if family != "torus" else None
         for index in range(given.each if data is not None else 1):
@@ -208,6 +253,9 @@ def solids(given: argparse.Namespace) -> None:
             if surface.is_cloud:
                 print(f"{family} {index}: empty", flush=True)
                 continue
+            if given.draw is not None:
+                facing = None if normals is None else normals @ R.mT
+                rows.append([(scan, None), surface_points(surface), (points @ R.mT, facing)])
             found = inside((queries @ R.mT).double(), surface.vertices, surface.faces)
             bodies = int(vn.mesh.bodies(surface).max()) + 1
             print(
@@ -215,6 +263,8 @@ def solids(given: argparse.Namespace) -> None:
                 f"genus {vn.mesh.genus(surface)}",
                 flush=True,
             )
+    if given.draw is not None:
+        save_picture(rows, ["scan", "mesh", "truth"], given.draw)
 
 
 def torus(generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from vector_neurons.data import Shapes
 from vector_neurons.data.augment import visible
 from vector_neurons.mesh import writing
 from vector_neurons.models import DGCNN, OccupancyNetwork, store
+from vector_neurons.tasks import encode_scan
 from vector_neurons.training import DataConfig, checkpoint, factory
 
 FLAGS = ["--size", 21, "--epochs", 1, "--points", 80, "--stored-points", 128, "--queries", 128, "--k", 8]
@@ -162,25 +163,35 @@ def test_shapes_are_asked_uniformly_in_a_test():
         Shapes("test", size=2, near=2.0)
 
 
-@pytest.mark.parametrize(
-    ("model", "camera", "least"),
-    [("reconstruction", None, 0.9), ("reconstruction-one-side", [[3.0, 0.0, 0.0]], 0.5)],
-    ids=["whole", "one-sided"],
-)
-def test_the_networks_of_the_package_rebuild_a_ball(tmp_path, vn_command, model, camera, least):
+def test_the_network_of_the_package_rebuilds_a_ball(tmp_path, vn_command):
     generator = torch.Generator().manual_seed(0)
     points = torch.nn.functional.normalize(torch.randn(3000, 3, generator=generator), dim=-1)
     points = points + 0.01 * torch.randn(3000, 3, generator=generator)
-    if camera is not None:
-        points = points[visible(points, torch.tensor(camera))]
-        assert points[:, 0].min() > 0  # the mesh has to make up more than half of the ball
     np.save(tmp_path / "scan.npy", 20 * points.numpy() + 5)
-    asked = ["-o", tmp_path / "out.ply", "--resolution", 32, "--model", model]
+    asked = ["-o", tmp_path / "out.ply", "--resolution", 32]
     code, said, err = vn_command("reconstruct", tmp_path / "scan.npy", *asked)
     assert code == 0, err
     assert " watertight" in said
     ball = mesh.extract(lambda x: 20 - (x - 5).norm(dim=-1), low=-20.0, high=30.0, resolution=32)
-    assert mesh.volume_iou(mesh.read(tmp_path / "out.ply"), ball, generator=generator) > least
+    assert mesh.volume_iou(mesh.read(tmp_path / "out.ply"), ball, generator=generator) > 0.9
+
+
+def test_the_network_of_the_package_rebuilds_what_one_camera_sees():
+    """A third of the volume at least, on average over 14 kinds: the other side is a guess."""
+    model, data, found = store.pretrained("reconstruction"), Shapes("test", size=14, points=8192), []
+    for index in range(14):
+        generator = torch.Generator().manual_seed(index)
+        points = data[index].points
+        camera = 3 * torch.nn.functional.normalize(torch.randn(1, 3, generator=generator), dim=-1)
+        points = points[visible(points, camera)][:3000]
+        points = points + 0.01 * torch.randn(points.shape, generator=generator)
+        scan = encode_scan(model, points.double())
+        queries = 2.2 * torch.rand(4000, 3, generator=generator) - 1.1
+        with torch.no_grad():
+            logits = model.decode(scan.code, ((queries - scan.center) / scan.size).float()[None])[0]
+        inside = logits.sigmoid() > model.metadata.threshold
+        found.append(mesh.iou(inside, data.inside(index, queries)).item())
+    assert sum(found) / len(found) > 0.3
 
 
 def test_a_model_that_the_package_does_not_have():

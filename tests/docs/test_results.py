@@ -50,8 +50,7 @@ def test_there_are_results():
 SHIPPED = {
     "classification": "modelnet40-framenet-z",
     "segmentation": "shapenet-part-framenet-z",
-    "reconstruction": "scanned-objects-framenet",
-    "reconstruction-one-side": "scanned-objects-vn-occnet",
+    "reconstruction": "scanned-objects-framenet-whole",
 }
 
 

@@ -7,7 +7,15 @@ from torch.nn import functional as F
 from vector_neurons import kernels
 from vector_neurons.geometry import rotations
 from vector_neurons.models import FrameNetOccupancy, OccupancyNetwork, store
-from vector_neurons.models.local_occupancy import MAX_OFFSET, MIN_SPACING, NearPoints, Scale, surroundings
+from vector_neurons.models.local_occupancy import (
+    MAX_OFFSET,
+    MIN_SPACING,
+    NearPoints,
+    Scale,
+    WholeCloud,
+    surroundings,
+)
+from vector_neurons.nn.hybrid import Features
 from vector_neurons.testing import relative_error
 
 SMALL = {"k": 6, "centers": (24, 8), "width": 16, "decoder_hidden": 16, "near": (5, 4, 3), "vectors": 6}
@@ -131,6 +139,27 @@ def test_what_a_query_asks_is_the_equation():
         weights = torch.stack(scores).softmax(0)  # neighbors, heads
         mixed = sum(w.repeat_interleave(2) * e for w, e in zip(weights, messages, strict=True))
         torch.testing.assert_close(found, near.out.weight @ mixed + near.out.bias)
+
+
+def test_what_a_query_sees_of_the_whole_cloud_is_the_equation():
+    torch.manual_seed(0)
+    whole = WholeCloud((5, 4), 8, (12, 6)).double().eval()
+    x, queries = Features(draw(1, 9, 5), draw(1, 9, 3, 4, seed=2)), draw(1, 4, 3, seed=3)
+    s, v = whole.embed(x)
+    pooled = torch.cat([torch.stack([column.max() for column in s[0].T]), s[0].sum(0) / 9])
+    Z = sum(v[0]) / 9
+    for q, found in zip(queries[0], whole(whole.prepare(x, None), queries)[0], strict=True):
+        seen = 4 * torch.stack([*(q @ Z), q.norm()])
+        e = (whole.seen.weight @ seen + whole.own.weight @ pooled + whole.own.bias).relu()
+        e = (whole.hidden.weight @ e + whole.hidden.bias).relu()
+        torch.testing.assert_close(found, whole.out.weight @ e + whole.out.bias)
+
+
+def test_far_queries_see_the_whole_cloud():
+    model, x, queries = network(), draw(1, 60, 3), draw(1, 4, 3, seed=2)
+    for near in model.near:
+        torch.nn.init.zeros_(near.out.weight)
+    assert relative_error(model(x * torch.tensor([1.0, 1.0, 1.5]).double(), queries), model(x, queries)) > 1e-3
 
 
 def test_gradients():

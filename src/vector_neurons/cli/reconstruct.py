@@ -54,9 +54,8 @@ def run(
     Args:
         scan: file of a point cloud or a mesh: .ply .obj .stl .off .glb .xyz .pts .csv .pcd .npy .npz.
         out: file to write the mesh to: .ply .obj .stl .off .glb.
-        model: one that comes with the package, trained on scanned household objects: reconstruction, or
-            reconstruction-one-side, which is better for scans from one side; or the folder of a run of `vn train
-            reconstruction`, or of a saved occupancy network.
+        model: reconstruction, which comes with the package and was trained on scanned household objects; or the
+            folder of a run of `vn train reconstruction`, or of a saved occupancy network.
         resolution: cells of the grid along each axis: 32, 64, 128, 256 and so on.
         threshold: occupancy probability above which a point is inside; by default the best one on validation shapes.
         refine: steps that move the vertices toward the level set of the occupancy.

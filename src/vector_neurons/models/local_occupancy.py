@@ -13,10 +13,11 @@ from torch.nn import functional as F
 from ..geometry.neighbors import gather, knn
 from ..geometry.query import ball_query, nearest
 from ..geometry.sampling import farthest_points
-from ..nn import scalar, vector
+from ..nn import vector
 from ..nn._masked import masked_max, masked_mean
 from ..nn._range import check_magnitude
 from ..nn.features import Features
+from ..nn.hybrid import HybridBlock
 from ..nn.linear import lift
 from ..nn.propagation import FeaturePropagation
 from ..typing import Mask
@@ -46,12 +47,12 @@ class Scale(NamedTuple):
 
 
 class LocalCode(NamedTuple):
-    """Codes of clouds: the `center` and `size` that normalize them, points at several scales, an `overall` code."""
+    """Codes of clouds: the `center` and `size` that normalize them, points at several scales, the `whole` cloud."""
 
     center: Tensor
     size: Tensor
     scales: list[Scale]
-    overall: Tensor
+    whole: Features
 
 
 class NearPoints(nn.Module):
@@ -75,15 +76,14 @@ class NearPoints(nn.Module):
 
     def prepare(self, points: Tensor, x: Features, mask: Mask | None) -> Scale:
         """Map the features of the points, once for all queries."""
-        found = nearest(points, points, min(NEIGHBORS, points.shape[1]), mask=mask)
+        found = nearest(points, points, fewer(NEIGHBORS, points), mask=mask)
         spacing, onto_normal = surroundings(gather(points, found) - points.unsqueeze(2))
         free, along = self.vectors(x.vectors).tensor_split(2, dim=-1)
         vectors = torch.cat([free, onto_normal @ along], dim=-1)
         return Scale(points, self.own(x.scalars), vectors, spacing, mask)
 
     def forward(self, scale: Scale, queries: Tensor) -> Tensor:
-        count = scale.points.shape[1]
-        neighbors = nearest(queries, scale.points, self.k if count >= self.k else count, mask=scale.mask)
+        neighbors = nearest(queries, scale.points, fewer(self.k, scale.points), mask=scale.mask)
         offset = queries.unsqueeze(2) - gather(scale.points, neighbors)
         spacing = gather(scale.spacing, neighbors)
         seen = (offset.unsqueeze(-2) @ gather(scale.vectors, neighbors)).squeeze(-2)
@@ -96,13 +96,41 @@ class NearPoints(nn.Module):
         return self.out(mixed.flatten(-2))
 
 
+class WholeCloud(nn.Module):
+    """Invariant features of a query from one code of the whole cloud, as in the paper: `MLP([s, ‖x‖, ⟨x, Z⟩])`.
+
+    They say what no near point knows: how far a shape goes on behind what a camera sees.
+    """
+
+    def __init__(self, channels: tuple[int, int], width: int, codes: tuple[int, int]) -> None:
+        super().__init__()
+        scalars, vectors = codes
+        self.embed = HybridBlock(channels, codes, negative_slope=NEGATIVE_SLOPE)
+        self.own = nn.Linear(2 * scalars, width)
+        self.seen = nn.Linear(vectors + 1, width, bias=False)
+        self.hidden = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+
+    def prepare(self, x: Features, mask: Mask | None) -> Features:
+        """Pool the features of the coarsest points, and map their scalars, once for all queries."""
+        s, v = self.embed(x, mask)
+        pooled = torch.cat([masked_max(s, mask), masked_mean(s, [1], mask).squeeze(1)], dim=-1)
+        return Features(self.own(pooled).unsqueeze(1), masked_mean(v, [1], mask).squeeze(1))
+
+    def forward(self, whole: Features, queries: Tensor) -> Tensor:
+        seen = torch.cat([queries @ whole.vectors, queries.norm(dim=-1, keepdim=True)], dim=-1)
+        message = self.hidden((self.seen(OFFSET_SCALE * seen) + whole.scalars).relu())
+        return self.out(message.relu())
+
+
 class FrameNetOccupancy(OccupancyModel):
     """Occupancy network with the layers of `FrameNet`: a query asks the points near it, at several scales.
 
     The encoder has levels of `FrameConv` with at most `centers` points each, a farthest-point sample, so that a cloud
     of more points is seen in more detail and not in smaller pieces; `FeaturePropagation` takes what the coarse levels
     know back to all points. The decoder asks the points near a query at every level, and sees its offset from them in
-    their vectors. Clouds of any number of points can be encoded, with normals or without.
+    their vectors; one code of the whole cloud, as in the paper, tells the rest. Clouds of any number of points can be
+    encoded, with normals or without.
 
     Args:
         k: neighbors per center; a cloud has at least so many points.
@@ -136,7 +164,7 @@ class FrameNetOccupancy(OccupancyModel):
         centers: Sequence[int] = (512, 128, 32),
         width: int = 48,
         decoder_hidden: int = 64,
-        near: Sequence[int] = (12, 8, 8, 4),
+        near: Sequence[int] = (12, 8, 8, 8),
         vectors: int = 16,
         blocks: int = 2,
     ) -> None:
@@ -152,7 +180,6 @@ class FrameNetOccupancy(OccupancyModel):
         channels = [(2, 3 + len(NESTED))]
         channels += [(width * (n + 1), width * (n + 1) // 4) for n in range(len(centers))]
         self.levels = nn.ModuleList(Level(a, b, b[0] // 2) for a, b in pairwise(channels))
-        self.embed = scalar.Block(channels[-1][0], 4 * width, negative_slope=NEGATIVE_SLOPE)
         fine = [(width, width // 4), *channels[1:]]  # features of the decoder at each scale
         self.finer = nn.ModuleList(
             FeaturePropagation(coarse, own, out, negative_slope=NEGATIVE_SLOPE)
@@ -161,7 +188,7 @@ class FrameNetOccupancy(OccupancyModel):
         self.near = nn.ModuleList(
             NearPoints(one, decoder_hidden, number, vectors) for one, number in zip(fine, near, strict=True)
         )
-        self.overall = nn.Linear(8 * width, decoder_hidden)
+        self.whole = WholeCloud(channels[-1], decoder_hidden, (4 * width, width))
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.ReLU(), nn.Linear(decoder_hidden, decoder_hidden), nn.ReLU(), last)
             for last in (nn.Linear(decoder_hidden, decoder_hidden) for _ in range(blocks))
@@ -190,15 +217,13 @@ class FrameNetOccupancy(OccupancyModel):
         points, center, size = normalize(points, mask)
         stages = self._stages(points, normals, mask)
         last = stages[-1]
-        h = self.embed(last.x.scalars, last.mask)
-        overall = torch.cat([masked_max(h, last.mask), masked_mean(h, [1], last.mask).squeeze(1)], dim=-1)
         scales = [last]
         for finer, stage in zip(reversed(self.finer), reversed(stages[:-1]), strict=True):
             coarse = scales[0]
             x = finer(coarse.points, coarse.x, stage.points, stage.x, stage.mask, coarse.mask)
             scales.insert(0, stage._replace(x=x))
         prepared = [cast(NearPoints, near).prepare(*scale) for near, scale in zip(self.near, scales, strict=True)]
-        return LocalCode(center, size, prepared, self.overall(overall))
+        return LocalCode(center, size, prepared, self.whole.prepare(last.x, last.mask))
 
     def _stages(self, points: Tensor, normals: Tensor | None, mask: Mask | None) -> list[Stage]:
         """Features of all points, and of the centers of every level."""
@@ -210,11 +235,11 @@ class FrameNetOccupancy(OccupancyModel):
         v = torch.cat([*means, lift(points), onto_normal @ lift(points), lift(directions)], dim=-1)
         s = torch.cat([spacing.log(), torch.full_like(spacing, normals is not None)], dim=-1)
         stages = [Stage(points, Features(s, v), mask)]
-        order = farthest_points(points, min(self.centers[0], points.shape[1]), mask=mask)
+        order = farthest_points(points, fewer(self.centers[0], points), mask=mask)
         for level, count in zip(self.levels, self.centers, strict=True):
-            count = min(count, points.shape[1])
+            count = fewer(count, points)
             # A farthest-point sample begins with that of fewer points: later centers are the first of those before.
-            first = order[:, :count] if len(stages) == 1 else torch.arange(count).to(order).expand(len(order), -1)
+            first = order[:, :count] if len(stages) == 1 else torch.arange(count).to(order).expand(order.shape[0], -1)
             here, x, own = stages[-1]
             reduced = None if own is None else first_mask(own.sum(1).clamp(max=count), count)
             found = ball_query(here, math.inf, self.k, first, own)
@@ -224,14 +249,20 @@ class FrameNetOccupancy(OccupancyModel):
 
     def decode(self, code: LocalCode, queries: Float[Tensor, "batch queries 3"]) -> Float[Tensor, "batch queries"]:
         """Compute logits of the queries from the codes of their shapes."""
-        self.check_queries(queries, len(code.center))
+        self.check_queries(queries, code.center.shape[0])
         queries = (queries - code.center) / code.size
-        x = code.overall.unsqueeze(1)
+        x = self.whole(code.whole, queries)
         for near, scale in zip(self.near, code.scales, strict=True):
             x = x + near(scale, queries)
         for block in self.blocks:
             x = x + block(x)
         return self.logits(F.relu(x)).squeeze(-1)
+
+
+def fewer(number: int, points: Tensor) -> int:
+    """So many, or as many as a cloud has points; not `min`, which would fix the number in an exported graph."""
+    found: int = torch.sym_min(number, points.shape[1])  # type: ignore[no-untyped-call]
+    return found
 
 
 def surroundings(

@@ -323,7 +323,7 @@ def _subclasses(cls: type[Model]) -> Iterator[type[Model]]:
 
 
 @overload
-def pretrained(name: Literal["reconstruction", "reconstruction-one-side"]) -> OccupancyModel: ...
+def pretrained(name: Literal["reconstruction"]) -> OccupancyModel: ...
 @overload
 def pretrained(name: str) -> Model: ...
 def pretrained(name: str) -> Model:
@@ -331,8 +331,7 @@ def pretrained(name: str) -> Model:
 
     Args:
         name: `"classification"` names ModelNet40's 40 classes, `"segmentation"` the parts of ShapeNet-Part's 16
-            categories, `"reconstruction"` and `"reconstruction-one-side"` are occupancy networks trained on scanned
-            household objects.
+            categories, `"reconstruction"` is an occupancy network trained on scanned household objects.
 
     >>> vn.pretrained("reconstruction").metadata.points
     3000

@@ -42,8 +42,8 @@ def reconstruct(
 ) -> Mesh:
     """Reconstruct the closed surface of a scan with an occupancy network, in the units and pose of the scan.
 
-    The mesh is SO(3)-equivariant up to the grid, if the network has vector neurons and was trained on clouds that were
-    normalized to the unit ball.
+    The grid lies along the principal axes of the scan. So the mesh is SO(3)-equivariant, if the network has vector
+    neurons and was trained on clouds that were normalized to the unit ball.
 
     Args:
         model: the network, in evaluation mode; one that was loaded from a run carries the number of points, the
@@ -70,19 +70,22 @@ def reconstruct(
     if not 0 < threshold < 1:
         raise ValueError(f"the threshold must be a probability between 0 and 1, got {threshold}")
     code, cloud, center, size = encode_scan(model, points, normals=normals, seed=seed)
-    level, reach = logit(threshold), REACH * cloud.norm(dim=-1).amax()
+    level, reach, axes = logit(threshold), REACH * cloud.norm(dim=-1).amax(), _principal_axes(cloud)
 
     def occupancy(queries: Float[Tensor, "queries 3"]) -> Float[Tensor, " queries"]:
         # Far from the scan the surface is cut off by a ball, which is rotation-invariant, instead of the grid's box.
         # The steep slope keeps the cap above the logits everywhere but near that ball.
         cap = CAP_SLOPE / reach * (reach - queries.norm(dim=-1))
-        return torch.minimum(model.decode(code, queries.unsqueeze(0))[0] - level, cap)
+        return torch.minimum(model.decode(code, (queries @ axes.mT).unsqueeze(0))[0] - level, cap)
 
     corner = reach.expand(3)
-    options = {"resolution": resolution, "refine": refine, "batch": batch, "near": cloud, **options}
+    options = {"resolution": resolution, "refine": refine, "batch": batch, "near": cloud @ axes, **options}
     surface = extract(occupancy, low=-corner, high=corner, **options)
     confidence = _confidence(occupancy, level, surface, cloud, batch)
-    return replace(surface, vertices=surface.vertices * size.cpu() + center.cpu(), confidence=confidence)
+    back = axes.mT.to(surface.vertices)
+    normals = None if surface.normals is None else surface.normals @ back
+    vertices = surface.vertices @ back * size.cpu() + center.cpu()
+    return replace(surface, vertices=vertices, normals=normals, confidence=confidence)
 
 
 class EncodedScan(NamedTuple):
@@ -151,6 +154,15 @@ def _mean(x: Tensor, owner: Tensor, otherwise: Tensor) -> Tensor:
     """The mean of the rows that each owner has, or `otherwise` where it has none."""
     count = torch.bincount(owner, minlength=len(otherwise)).unsqueeze(-1)
     return torch.where(count > 0, torch.zeros_like(otherwise).index_add(0, owner, x) / count, otherwise)
+
+
+def _principal_axes(cloud: Float[Tensor, "points 3"]) -> Float[Tensor, "3 3"]:
+    """A rotation whose columns are the principal axes, toward the longer tail of the points along them."""
+    x = cloud.double()
+    axes = torch.linalg.eigh(x.mT @ x).eigenvectors
+    axes = torch.where((x @ axes).pow(3).sum(0) < 0, -axes, axes)
+    axes[:, 2] *= torch.linalg.det(axes).sign()
+    return axes.to(cloud)
 
 
 def _confidence(
