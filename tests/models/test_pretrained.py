@@ -24,7 +24,7 @@ def outputs(name):
     model = vn.pretrained(name)
     points = Shapes("test", size=4, points=model.metadata.points, seed=7).batch(torch.arange(4)).points
     with torch.no_grad():
-        if name.startswith("reconstruction"):
+        if name == "reconstruction":
             return model(points, points[:, :4] * 0.9)
         if name == "segmentation":
             return model(points, torch.arange(4)).mean(1)[:, :4]

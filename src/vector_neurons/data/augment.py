@@ -249,7 +249,7 @@ def visible(
     reach = 2 * sphere * distance.amax(-2, keepdim=True)
     reflected = (1 - distance / reach.where(reach > 0, 1)) * direction  # in units of the sphere, so at most 1
     seen = [_on_hull(cloud) for cloud in reflected.reshape(-1, *points.shape[-2:]).numpy(force=True)]
-    return torch.from_numpy(np.stack(seen)).to(points.device).reshape(points.shape[:-1])
+    return torch.from_numpy(np.array(seen, bool).reshape(points.shape[:-1])).to(points.device)
 
 
 def _on_hull(points: Float[np.ndarray, "points dim"]) -> Bool[np.ndarray, " points"]:

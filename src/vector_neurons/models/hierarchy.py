@@ -72,6 +72,11 @@ def normalize(points: Tensor, mask: Mask | None) -> tuple[Tensor, Tensor, Tensor
     return points / size, center, size
 
 
+def max_and_mean(x: Tensor, mask: Mask | None) -> Tensor:
+    """The largest value and the mean over the points of each channel, one after the other."""
+    return torch.cat([masked_max(x, mask), masked_mean(x, [1], mask).squeeze(1)], dim=-1)
+
+
 class Hierarchy(nn.Module):
     """Three levels of `FrameConv`, one frame of the whole cloud, and a pool: what both networks share."""
 
@@ -130,8 +135,7 @@ class Hierarchy(nn.Module):
         stages.append(Stage(points, x, masks[1]))
         frame = self.frame(masked_mean(x.vectors, [1], masks[1]))
         h = self.embed(self.seen(points, x, frame), masks[1])
-        descriptor = torch.cat([masked_max(h, masks[1]), masked_mean(h, [1], masks[1]).squeeze(1)], dim=-1)
-        return stages, frame, descriptor
+        return stages, frame, max_and_mean(h, masks[1])
 
     @staticmethod
     def seen(points: Tensor, x: Features, frame: Tensor) -> Tensor:

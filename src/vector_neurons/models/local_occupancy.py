@@ -14,7 +14,7 @@ from ..geometry.neighbors import gather, knn
 from ..geometry.query import ball_query, nearest
 from ..geometry.sampling import farthest_points
 from ..nn import vector
-from ..nn._masked import masked_max, masked_mean
+from ..nn._masked import masked_mean
 from ..nn._range import check_magnitude
 from ..nn.features import Features
 from ..nn.hybrid import HybridBlock
@@ -22,7 +22,7 @@ from ..nn.linear import lift
 from ..nn.propagation import FeaturePropagation
 from ..typing import Mask
 from .base import first_mask, mask_of
-from .hierarchy import NEGATIVE_SLOPE, NESTED, Level, Stage, normalize
+from .hierarchy import NEGATIVE_SLOPE, NESTED, Level, Stage, max_and_mean, normalize
 from .occupancy import MAX_COORDINATE, OccupancyModel
 
 HEADS = 4
@@ -114,8 +114,7 @@ class WholeCloud(nn.Module):
     def prepare(self, x: Features, mask: Mask | None) -> Features:
         """Pool the features of the coarsest points, and map their scalars, once for all queries."""
         s, v = self.embed(x, mask)
-        pooled = torch.cat([masked_max(s, mask), masked_mean(s, [1], mask).squeeze(1)], dim=-1)
-        return Features(self.own(pooled).unsqueeze(1), masked_mean(v, [1], mask).squeeze(1))
+        return Features(self.own(max_and_mean(s, mask)).unsqueeze(1), masked_mean(v, [1], mask).squeeze(1))
 
     def forward(self, whole: Features, queries: Tensor) -> Tensor:
         seen = torch.cat([queries @ whole.vectors, queries.norm(dim=-1, keepdim=True)], dim=-1)
