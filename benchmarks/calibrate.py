@@ -21,7 +21,7 @@ from scans import KNOWN_SCANS, REST, UNKNOWN_SCANS, scans_like
 import vector_neurons as vn
 from vector_neurons.data import Dataset, Shapes
 from vector_neurons.geometry import rotations
-from vector_neurons.inference import sample_clouds
+from vector_neurons.inference.inputs import sample_for
 from vector_neurons.inference.predict import CLOUDS, MIN_KNOWN, prepare
 from vector_neurons.mesh import Mesh
 from vector_neurons.models import Calibration, store
@@ -36,9 +36,7 @@ NO_FACES = torch.empty(0, 3, dtype=torch.int64)
 @torch.no_grad()
 def logits_of(network, meshes, known):
     """Logits of meshes and clouds as `vn predict` averages them."""
-    clouds = [
-        sample_clouds(mesh, known.points, normalization=known.normalization, count=CLOUDS).clouds for mesh in meshes
-    ]
+    clouds = [sample_for(mesh, known, count=CLOUDS).clouds for mesh in meshes]
     logits = [network(some.flatten(0, 1)) for some in torch.stack(clouds).split(BATCH)]
     return torch.cat(logits).unflatten(0, (-1, CLOUDS)).mean(1)
 

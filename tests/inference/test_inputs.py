@@ -68,6 +68,15 @@ def test_a_cloud_with_too_few_points_repeats_some_or_is_refused():
         read_cloud(cloud[:49], 100)
 
 
+def test_a_cloud_is_taken_as_it_is_where_the_training_had_such_small_ones():
+    cloud = read_mesh(torch.rand(60, 3))
+    assert sample_clouds(cloud, 100, fewest=60, count=2).clouds.shape == (2, 60, 3)
+    assert len(torch.unique(sample_clouds(cloud, 100, fewest=30).clouds[0], dim=0)) == 60
+    assert sample_clouds(cloud, 40, fewest=30).clouds.shape == (1, 40, 3)
+    with pytest.raises(MeshError, match=r"60 points is too small.*trained on 61 to 100, and needs 61 or more$"):
+        sample_clouds(cloud, 100, fewest=61)
+
+
 def test_normalizations():
     cloud = torch.rand(100, 3) * torch.tensor([4.0, 2.0, 1.0]) + 7
     assert read_cloud(cloud, 100, normalization="none").min() > 7

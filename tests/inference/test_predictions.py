@@ -74,6 +74,21 @@ def test_files_in_single_precision_in_other_poses_and_units(model, tmp_path):
     assert torch.allclose(after.probabilities, before.probabilities, atol=1e-3)
 
 
+def test_clouds_of_several_sizes_in_one_batch_are_those_of_one_at_a_time():
+    torch.manual_seed(0)
+    network = FrameNet(3, k=8, width=16).eval()
+    network.metadata = Metadata(classes=list("abc"), points=256, fewest_points=64)
+    clouds = [torch.rand(n, 3) for n in (100, 300, 40, 64, 100)]
+    found = list(predict_each(network, clouds))
+    assert "40 points is too small" in str(found[2])
+    for cloud, one in zip(clouds, found, strict=True):
+        if len(cloud) != 40:
+            assert torch.allclose(one.probabilities, vn.predict(network, cloud).probabilities, atol=1e-9)
+    whole = clouds[0].double() - clouds[0].double().mean(0)
+    expected = network.double()(whole.unsqueeze(0) / whole.norm(dim=-1).max()).softmax(-1)[0]
+    assert torch.allclose(found[0].probabilities, expected, atol=1e-9)  # all points, each once
+
+
 def test_a_cloud_and_a_mesh_of_it_are_the_same_kind(model):
     points, _ = trimesh.sample.sample_surface(objects.known()["table"], 5000, seed=0)
     for cloud in (np.asarray(points), torch.tensor(points, dtype=torch.float32), trimesh.PointCloud(points)):

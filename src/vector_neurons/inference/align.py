@@ -16,8 +16,7 @@ from ..models import store
 from ..models.base import Classifier
 from ..nn.features import Features
 from .icp import Poses, Registration
-from .inputs import Sampled, Source, name_source, read_mesh, sample_clouds
-from .predict import DEFAULT_POINTS
+from .inputs import Sampled, Source, name_source, read_mesh, sample_for
 from .retrieval import find_classifier
 
 COARSE_POINTS = 128  # of each shape, while all candidates are refined
@@ -148,7 +147,7 @@ def _sample(source: Source, model: Classifier, seed: int) -> Sampled:
     with name_source(source):
         # Files in their own axes, of which the transform is to be.
         mesh = read(source) if isinstance(source, str | Path) else read_mesh(source)
-        return sample_clouds(mesh, store.metadata_of(model).points or DEFAULT_POINTS, count=2, seed=seed)
+        return sample_for(mesh, store.metadata_of(model), count=2, seed=seed)
 
 
 def mean_vectors(model: Classifier, clouds: Float[Tensor, "count points 3"]) -> Float[Tensor, "3 channels"]:

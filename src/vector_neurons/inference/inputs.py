@@ -16,9 +16,11 @@ from torch import Tensor
 from ..data.folder import up_axis
 from ..data.rows import upright
 from ..mesh import Mesh, MeshError, check_mesh, io, read, sample
+from ..models import Metadata
 from ..tasks.meshing import NORMALIZATIONS, check_extent
 
 Source = Any  # str | Path | Mesh | trimesh.Trimesh | trimesh.PointCloud | trimesh.Scene | np.ndarray | Tensor
+DEFAULT_POINTS = 1024  # of a model whose metadata does not say
 MIN_FRACTION = 0.5  # of the points that a network was trained on; a cloud with fewer than all repeats some
 
 
@@ -100,10 +102,17 @@ def read_mesh(source: Source, *, drop_nan: bool = False) -> Mesh:
     return mesh
 
 
+def sample_for(mesh: Mesh, known: Metadata, **options: Any) -> Sampled:
+    """Sample clouds as a model takes them: with as many points as in its training, and normalized alike."""
+    points, normalization = known.points or DEFAULT_POINTS, known.normalization
+    return sample_clouds(mesh, points, fewest=known.fewest_points, normalization=normalization, **options)
+
+
 def sample_clouds(
     mesh: Mesh,
     points: int,
     *,
+    fewest: int | None = None,
     normalization: str = "unit_ball",
     count: int = 1,
     seed: int = 0,
@@ -112,12 +121,14 @@ def sample_clouds(
     """Sample clouds of `points` points from a mesh or a cloud, each time the same ones and in every pose.
 
     Points are drawn uniformly by area from a mesh, and at random from a cloud; all are normalized together. A cloud
-    that has fewer points, but at least half of `points`, repeats some. There is no farthest-point sampling: rounding of
+    that has fewer points, but at least half of `points`, repeats some; or is taken as it is, if the network was trained
+    on clouds of `fewest` points, too. There is no farthest-point sampling: rounding of
     a rotated file can change its choices, and with them the answer.
 
     Args:
         mesh: the mesh or cloud.
         points: number of points.
+        fewest: the smallest cloud that is taken as it is; by default none is.
         normalization: as in the metadata of a model.
         count: number of clouds, which share points only if the source has too few.
         seed: of the samples.
@@ -127,11 +138,15 @@ def sample_clouds(
         raise ValueError(f"the normalization {normalization!r} is unknown: choose {', '.join(NORMALIZATIONS)} or none")
     generator = torch.Generator().manual_seed(seed)
     if mesh.is_cloud:
-        have = len(mesh.vertices)
-        if have < MIN_FRACTION * points:
+        have, trained = len(mesh.vertices), f"{points:,}"
+        if fewest is None:
+            fewest = math.ceil(MIN_FRACTION * points)
+        else:
+            trained, points = f"{fewest:,} to {trained}", min(points, have)
+        if have < fewest:
             raise MeshError(
-                f"a cloud of {have:,} points is too small: the network was trained on {points:,}, "
-                f"and needs {math.ceil(MIN_FRACTION * points):,} or more"
+                f"a cloud of {have:,} points is too small: the network was trained on {trained}, "
+                f"and needs {fewest:,} or more"
             )
         order = torch.randperm(have, generator=generator)
         sampled = mesh.vertices[order[torch.arange(count * points) % have]].double()

@@ -1,11 +1,12 @@
 """Classes and parts of shapes in files, by a trained network."""
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -15,15 +16,15 @@ from ..geometry.rotations import draw, rotate
 from ..mesh import MeshError
 from ..models import Metadata, OccupancyModel, store
 from ..models.base import Inputs, Segmenter, inputs_of
-from .inputs import Sampled, Source, name_source, read_mesh, sample_clouds
+from .inputs import Sampled, Source, name_source, read_mesh, sample_for
 from .parts import Parts
 
-DEFAULT_POINTS = 1024  # of a model whose metadata does not say
 CLOUDS = 2  # of each source, whose logits are averaged
 # Rounding can change neighbors and centers that a network chooses, and with them the answer: in float64 it never does
 # in practice. It takes 1.6 times as long.
 PRECISION = torch.float64
 NONE_OF_THESE = "none of these"
+T = TypeVar("T")
 MIN_KNOWN = 0.05  # below this a shape is of none of the known classes: so are 5 % of the validation shapes
 
 
@@ -112,15 +113,35 @@ def predict_each(
     drop_nan: bool = False,
 ) -> Iterator[Prediction | Parts | MeshError]:
     """Predict each of many sources, several at once; of one that cannot be used, yield the error and go on."""
-    known = store.metadata_of(network)
     chosen = check_model(network, category)
     network = prepare(network, PRECISION)
+    known = store.metadata_of(network)
+    yield from in_batches(
+        sources, known, lambda some: _predict_batch(network, some, chosen), batch_size, seed=seed, drop_nan=drop_nan
+    )
+
+
+def in_batches(
+    sources: Iterable[Source],
+    known: Metadata,
+    compute: Callable[[list[Sampled]], Iterable[T]],
+    batch_size: int,
+    *,
+    seed: int,
+    drop_nan: bool,
+) -> Iterator[T | MeshError]:
+    """Compute a result of each source, several with as many points at once; of one that cannot be used, the error."""
     remaining = iter(sources)
     while some := list(islice(remaining, batch_size)):
         sampled = [sample_source(source, known, seed, drop_nan) for source in some]
-        good = [one for one in sampled if isinstance(one, Sampled)]
-        found = iter(_predict_batch(network, good, chosen) if good else [])
-        yield from (one if isinstance(one, MeshError) else next(found) for one in sampled)
+        results: dict[int, T | MeshError] = {i: x for i, x in enumerate(sampled) if isinstance(x, MeshError)}
+        by_size: defaultdict[int, dict[int, Sampled]] = defaultdict(dict)
+        for i, one in enumerate(sampled):
+            if isinstance(one, Sampled):
+                by_size[one.clouds.shape[1]][i] = one
+        for alike in by_size.values():
+            results.update(zip(alike, compute(list(alike.values())), strict=True))
+        yield from (results[i] for i in range(len(some)))
 
 
 def find_model(model: nn.Module | str | Path) -> nn.Module:
@@ -186,9 +207,7 @@ def sample_source(source: Source, known: Metadata, seed: int, drop_nan: bool) ->
     try:
         with name_source(source):
             mesh = read_mesh(source, drop_nan=drop_nan)
-            points = known.points or DEFAULT_POINTS
-            normalization = known.normalization
-            return sample_clouds(mesh, points, normalization=normalization, count=CLOUDS, seed=seed, dtype=PRECISION)
+            return sample_for(mesh, known, count=CLOUDS, seed=seed, dtype=PRECISION)
     except MeshError as error:
         return error
 

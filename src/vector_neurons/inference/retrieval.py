@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from ..models import store
 from ..models.base import Classifier
 from ..nn.head import Head
 from .inputs import Sampled, Source
-from .predict import check_model, find_model, prepare, sample_source
+from .predict import check_model, find_model, in_batches, prepare
 
 FORMAT = 1
 DESCRIPTORS, FILES = "descriptors.safetensors", "files.json"
@@ -165,16 +164,13 @@ def embed_each(
         seed: of the points that are sampled.
         drop_nan: leave out points of a cloud that are NaN or infinite.
     """
-    remaining = iter(sources)
-    while some := list(islice(remaining, batch_size)):
-        sampled = [sample_source(source, store.metadata_of(model), seed, drop_nan) for source in some]
-        good = [one.clouds.float() for one in sampled if isinstance(one, Sampled)]
-        found = iter(())
-        if good:
-            clouds = torch.stack(good)
-            halves = torch.unflatten(describe(model, clouds.flatten(0, 1)), 0, clouds.shape[:2])
-            found = iter(normalize(halves.mean(1), dim=-1))
-        yield from (one if isinstance(one, MeshError) else next(found) for one in sampled)
+
+    def compute(some: list[Sampled]) -> Iterable[Tensor]:
+        clouds = torch.stack([one.clouds.float() for one in some])
+        halves = torch.unflatten(describe(model, clouds.flatten(0, 1)), 0, clouds.shape[:2])
+        return normalize(halves.mean(1), dim=-1)
+
+    yield from in_batches(sources, store.metadata_of(model), compute, batch_size, seed=seed, drop_nan=drop_nan)
 
 
 def embed(model: nn.Module | str | Path, source: Source, **options: Any) -> Float[Tensor, " channels"]:

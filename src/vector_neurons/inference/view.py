@@ -16,8 +16,8 @@ from ..models.base import Inputs, inputs_of
 from ..tasks import reconstruct
 from ..training import batches, checkpoint, factory, find_run, read_config, run
 from ..viz import Answers, Exhibit, Picture, view_page
-from .inputs import Source, name_source, read_mesh, sample_clouds
-from .predict import DEFAULT_POINTS, PredictError, check_model, find_model, prepare
+from .inputs import Source, name_source, read_mesh, sample_for
+from .predict import PredictError, check_model, find_model, prepare
 
 POSES = 600
 UPRIGHT = 24  # of the poses are about the vertical axis, where networks that know only upright shapes are right
@@ -304,9 +304,7 @@ def _file_input(
         mesh = read_mesh(source, drop_nan=drop_nan)
         sampled = []
         for network in networks:
-            known = store.metadata_of(network)
-            points = known.points or DEFAULT_POINTS
-            sampled.append(sample_clouds(mesh, points, normalization=known.normalization, seed=seed))
+            sampled.append(sample_for(mesh, store.metadata_of(network), seed=seed))
         generator = torch.Generator().manual_seed(seed)
         vertices, faces = mesh.vertices, mesh.faces
         if len(faces) > MAX_FACES:

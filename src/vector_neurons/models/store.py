@@ -56,6 +56,7 @@ class Metadata:
         normalization: how clouds were normalized in training: a function of `geometry.sampling`, or `"none"`.
         up: the axis that pointed up in training.
         points: number of points of a cloud in training.
+        fewest_points: of the smallest clouds in training, if their numbers of points differed.
         threshold: the probability above which a query point counts as inside.
         categories: names of the categories that a segmenter is told.
         drawn_from: a digest of the shapes from which the training set was drawn.
@@ -65,6 +66,7 @@ class Metadata:
     normalization: str = "unit_ball"
     up: str = "z"
     points: int | None = None
+    fewest_points: int | None = None
     threshold: float | None = None
     categories: Sequence[str] | None = None
     drawn_from: str | None = None
@@ -75,7 +77,7 @@ class Metadata:
         def words(x: Any) -> bool:
             return x is None or (isinstance(x, list | tuple) and all(isinstance(word, str) for word in x))
 
-        points, threshold = self.points, self.threshold
+        points, fewest, threshold = self.points, self.fewest_points, self.threshold
         right = {
             "classes": words(self.classes),
             "categories": words(self.categories),
@@ -83,6 +85,7 @@ class Metadata:
             "up": self.up in ("x", "y", "z"),
             "drawn_from": self.drawn_from is None or isinstance(self.drawn_from, str),
             "points": points is None or (type(points) is int and points > 0),
+            "fewest_points": fewest is None or (type(fewest) is int and 0 < fewest <= (points or fewest)),
             "threshold": threshold is None or (type(threshold) is float and 0 < threshold < 1),
         }
         for name, fits in right.items():

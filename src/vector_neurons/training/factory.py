@@ -188,7 +188,11 @@ def metadata(config: RunConfig, task: Task, data: Dataset) -> store.Metadata:
     """What a model that is trained on this data takes and gives."""
     categories = data.classes if config.task == "segmentation" else None
     return store.Metadata(
-        classes=task.outputs, points=config.data.points, categories=categories, drawn_from=data.drawn_from
+        classes=task.outputs,
+        points=config.data.points,
+        fewest_points=config.recipe.fewest_points,
+        categories=categories,
+        drawn_from=data.drawn_from,
     )
 
 
