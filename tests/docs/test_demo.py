@@ -195,4 +195,7 @@ def test_the_docs_show_one_table_and_it_keeps_the_promise():
 
 @pytest.mark.slow
 def test_the_whole_demo_keeps_the_promise(tmp_path):
-    check_promise(run_demo(tmp_path))
+    """As the docs have it: on average over two seeds, of which `make demo` trains the first."""
+    seeds = [run_demo(tmp_path / seed, "--seed", seed) for seed in ("0", "1")]
+    cells = {name: zip(*(map(float, table[name]) for table in seeds), strict=True) for name in NETWORKS.values()}
+    check_promise({name: [str(sum(pair) / 2) for pair in row] for name, row in cells.items()})
