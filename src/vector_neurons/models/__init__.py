@@ -26,7 +26,7 @@ MODELS: dict[str, type[Model]] = {
 }
 
 from . import reference, store  # noqa: E402 - they use MODELS
-from .store import Metadata  # noqa: E402
+from .metadata import Metadata  # noqa: E402
 
 __all__ = [
     "DGCNN",

@@ -121,7 +121,7 @@ class Model(nn.Module):
     """
 
     arguments: dict[str, Any]
-    metadata: Any = None  # a store.Metadata
+    metadata: Any = None  # a Metadata
     calibration: Any = None  # a Calibration
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Model":

@@ -8,9 +8,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
@@ -30,6 +30,7 @@ from .._files import (
 from . import MODELS
 from .base import Model
 from .calibration import Calibration
+from .metadata import Metadata, Origin, metadata_of, origin_of, record
 from .occupancy import OccupancyModel
 
 FORMAT = 2
@@ -45,52 +46,6 @@ M = TypeVar("M", bound=nn.Module)
 
 class StoreError(ValueError):
     """A folder without a usable model, or a model that cannot be saved; the message is one line."""
-
-
-@dataclass(frozen=True)
-class Metadata:
-    """What a model's inputs and outputs stand for.
-
-    Args:
-        classes: names of the outputs.
-        normalization: how clouds were normalized in training: a function of `geometry.sampling`, or `"none"`.
-        up: the axis that pointed up in training.
-        points: number of points of a cloud in training.
-        fewest_points: of the smallest clouds in training, if their numbers of points differed.
-        threshold: the probability above which a query point counts as inside.
-        categories: names of the categories that a segmenter is told.
-        drawn_from: a digest of the shapes from which the training set was drawn.
-    """
-
-    classes: Sequence[str] | None = None
-    normalization: str = "unit_ball"
-    up: str = "z"
-    points: int | None = None
-    fewest_points: int | None = None
-    threshold: float | None = None
-    categories: Sequence[str] | None = None
-    drawn_from: str | None = None
-
-    def check(self) -> None:
-        """Refuse values of the wrong type or range."""
-
-        def words(x: Any) -> bool:
-            return x is None or (isinstance(x, list | tuple) and all(isinstance(word, str) for word in x))
-
-        points, fewest, threshold = self.points, self.fewest_points, self.threshold
-        right = {
-            "classes": words(self.classes),
-            "categories": words(self.categories),
-            "normalization": isinstance(self.normalization, str),
-            "up": self.up in ("x", "y", "z"),
-            "drawn_from": self.drawn_from is None or isinstance(self.drawn_from, str),
-            "points": points is None or (type(points) is int and points > 0),
-            "fewest_points": fewest is None or (type(fewest) is int and 0 < fewest <= (points or fewest)),
-            "threshold": threshold is None or (type(threshold) is float and 0 < threshold < 1),
-        }
-        for name, fits in right.items():
-            if not fits:
-                raise ValueError(f"{name} is {str(getattr(self, name))[:60]!r}")
 
 
 def save(
@@ -133,30 +88,6 @@ def save(
             with suppress(OSError):
                 path.rmdir()
         raise
-
-
-@dataclass(frozen=True)
-class Origin:
-    """How a network that is not a `Model` was built: `vn train` records it for a plain module of the user's."""
-
-    reference: str  # my_file.py:MyNet
-    arguments: dict[str, Any]
-    metadata: Metadata | None = None
-
-
-def record(model: nn.Module, origin: Origin) -> None:
-    """Record how a network was built, out of reach of its own attributes and submodules."""
-    model.__dict__["_vn_origin"] = origin
-
-
-def origin_of(model: nn.Module) -> Origin | None:
-    """How a network was built, if that is known."""
-    recorded: Origin | None = model.__dict__.get("_vn_origin")
-    if recorded is not None or not isinstance(model, Model):
-        return recorded
-    cls = type(model)
-    library = MODELS.get(cls.__name__) is cls
-    return Origin(cls.__name__ if library else f"{cls.__module__}:{cls.__name__}", model.arguments, model.metadata)
 
 
 def write(model: nn.Module, folder: Path, metadata: Metadata | None = None) -> None:
@@ -399,12 +330,6 @@ def _check_sizes(arguments: Any, tensors: int) -> None:
             _check_sizes(value, tensors)
 
 
-def metadata_of(model: nn.Module) -> Metadata:
-    """What a loaded network's inputs and outputs stand for."""
-    origin = origin_of(model)
-    return (origin.metadata if origin else None) or Metadata()
-
-
 def difference(planned: nn.Module, found: nn.Module) -> str:
     """The first difference between the parameters of two models, in name or shape; empty if there is none."""
     return _difference(*({name: tuple(x.shape) for name, x in m.state_dict().items()} for m in (planned, found)))
@@ -419,3 +344,19 @@ def _difference(planned: dict[str, tuple[int, ...]], found: dict[str, tuple[int,
         if planned[name] != found[name]:
             return f"{name} is {found[name]}, the model has {planned[name]}"
     return ""
+
+
+__all__ = [
+    "Metadata",
+    "Origin",
+    "StoreError",
+    "difference",
+    "load",
+    "metadata_of",
+    "origin_of",
+    "pretrained",
+    "pretrained_names",
+    "record",
+    "save",
+    "write",
+]
