@@ -252,7 +252,7 @@ MUTANTS = [
     ),
     *wrong("functional.mean_pool", mean_checks, sum=lambda x: x.sum(-3)),
     *wrong(
-        "functional._standardize",
+        "functional_norm._standardize",
         standardize_checks,
         not_centered=lambda x, dims, weight, eps: standardized(x, weight, 0, (1 + eps) * square_size(x, dims)),
         spread_about_the_origin=lambda x, dims, weight, eps: standardized(
@@ -266,7 +266,7 @@ MUTANTS = [
         ),
     ),
     *wrong(
-        "functional._standardize",
+        "functional_norm._standardize",
         instance_checks,
         equivariant=False,
         mean_across_the_batch=lambda x, dims, weight, eps: standardized(
@@ -358,7 +358,7 @@ CALLS = {
     "functional.batch_norm": lambda f, x, k: f(x, lambda n: (n - n.mean(0)) / n.std(0) + 0.5),
     "functional.max_pool": lambda f, x, k: f(x, k),
     "functional.mean_pool": lambda f, x, k: f(x),
-    "functional._standardize": lambda f, x, k: f(x, [1], None, 1e-5),
+    "functional_norm._standardize": lambda f, x, k: f(x, [1], None, 1e-5),
     "functional.project_onto_frame": lambda f, x, k: f(x, k[..., :3]),
     "functional.orthonormal_frame": lambda f, x, k: f(x[..., :2]),
     "functional.linear": lambda f, x, k: f(x, torch.arange(12, dtype=torch.float64).view(3, 4)),

@@ -11,8 +11,6 @@ norm), the RMS length of the sample (layer and instance norm). Longer vectors fo
 commute with scaling, and zero vectors give zero.
 """
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,55 +18,10 @@ from torch.nn import functional as F
 
 from .._constants import RELATIVE_FLOOR
 from ..geometry.neighbors import tie_tolerance
-from ..typing import Directions, Frames, Mask, Scalars, Vectors
+from ..typing import Directions, Frames, Mask, Vectors
+from ._lengths import floored, norm, positive, squared_norm, widen
 from ._masked import masked_mean
-
-ScalarFunction = Callable[[Tensor], Tensor]
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
-
-
-def _positive(squares: Tensor) -> Tensor:
-    # Keeps square roots differentiable at zero and divisions finite, as well as the square of the inverse.
-    return squares.clamp_min(torch.finfo(squares.dtype).tiny ** 0.5)
-
-
-def _floored(squares: Tensor) -> Tensor:
-    # The floor is a constant to the gradient, here as in the kernels.
-    return _positive(squares.maximum(RELATIVE_FLOOR**2 * squares.detach().mean(-1, keepdim=True)))
-
-
-def squared_norm(x: Vectors) -> Scalars:
-    """Squared length of every vector, `(..., 3, C)` → `(..., C)`.
-
-    Shape:
-        - x: `(..., 3, C)`
-        - out: `(..., C)`
-
-    Invariant to O(D).
-
-    >>> vn.nn.functional.squared_norm(torch.tensor([[3.0], [4.0], [0.0]])).item()
-    25.0
-    """
-    # A sum of squares, not torch.norm: its gradient is finite at zero, and over a middle axis it is far faster.
-    return _wide(x).square().sum(-2)
-
-
-def norm(x: Vectors) -> Scalars:
-    """Length of every vector (the paper's ElementwiseNorm), with gradient 0 at zero vectors.
-
-    Shape:
-        - x: `(..., 3, C)`
-        - out: `(..., C)`
-
-    Invariant to O(D).
-
-    >>> vn.nn.functional.norm(torch.tensor([[3.0], [4.0], [0.0]])).item()
-    5.0
-    """
-    return _positive(squared_norm(x)).sqrt()
+from .functional_norm import ScalarFunction, batch_norm, instance_norm, layer_norm
 
 
 def linear(x: Vectors, weight: Float[Tensor, "*elements out channels"]) -> Float[Tensor, "... dim out"]:
@@ -126,10 +79,10 @@ def leaky_relu(q: Vectors, k: Directions, negative_slope: float = 0.2, *, eps: f
     >>> vn.nn.functional.leaky_relu(q, k, 0.5).flatten().tolist()
     [1.0, -1.0, 0.0]
     """
-    wide, k = _wide(q), _wide(k)
+    wide, k = widen(q), widen(k)
     against = (wide * k).sum(-2, keepdim=True).clamp_max(0)
     squares = squared_norm(k)
-    squares = _floored(squares) if eps is None else squares + eps
+    squares = floored(squares) if eps is None else squares + eps
     return torch.addcmul(wide, (negative_slope - 1) * against / squares.unsqueeze(-2), k).to(q.dtype)
 
 
@@ -152,8 +105,8 @@ def activation(q: Vectors, k: Directions, h: ScalarFunction, *, signed: bool = T
     >>> vn.nn.functional.activation(q, k, torch.abs).flatten().tolist()
     [1.0, 2.0, 0.0]
     """
-    wide, k = _wide(q), _wide(k)
-    unit = k * _floored(squared_norm(k)).rsqrt().unsqueeze(-2)
+    wide, k = widen(q), widen(k)
+    unit = k * floored(squared_norm(k)).rsqrt().unsqueeze(-2)
     p = (wide * unit).sum(-2, keepdim=True)
     changed = h(p) if signed else p.sign() * h(p.abs())
     return torch.addcmul(wide, changed - p, unit).to(q.dtype)
@@ -196,7 +149,7 @@ def max_pool(x: Float[Tensor, "... elements dim channels"], k: Directions, mask:
     """
     if mask is not None:
         k = k.where(mask[..., None, None], 0)
-    product = (_wide(x) * _wide(k)).sum(-2, keepdim=True)
+    product = (widen(x) * widen(k)).sum(-2, keepdim=True)
     lengths = (squared_norm(x) * squared_norm(k)).sqrt().unsqueeze(-2)
     tolerance = tie_tolerance(product.dtype) * lengths.amax(-3, keepdim=True)
     # NaN wins, as in torch's own maximum: it must not be hidden.
@@ -205,99 +158,6 @@ def max_pool(x: Float[Tensor, "... elements dim channels"], k: Directions, mask:
     good = (product >= product.amax(-3, keepdim=True) - tolerance) | product.isnan()
     best = good.int().argmax(dim=-3, keepdim=True)
     return x.gather(-3, best.expand(*x.shape[:-3], 1, *x.shape[-2:])).squeeze(-3)
-
-
-def batch_norm(
-    x: Vectors,
-    normalize: ScalarFunction,
-    *,
-    typical: ScalarFunction | None = None,
-    log: bool = False,
-    eps: float = 0.0,
-) -> Vectors:
-    """VN-BatchNorm, `x N' / N`: an ordinary batch norm of the lengths N, directions are kept.
-
-    A length normalized below zero flips its vector.
-
-    Args:
-        x: features `(B, ..., 3, C)`.
-        normalize: the batch norm, a function of lengths `(M, C)`.
-        typical: gives each channel's typical length from all lengths `(M, C)`, for the relative floor.
-        log: the supplement's form `x exp(N') / N` with `N' = normalize(log N)`, which cannot flip.
-        eps: added to N as the authors' code does (1e-6).
-
-    Shape:
-        - x, out: `(B, ..., 3, C)`
-
-    Equivariant to O(D) and permutations.
-
-    >>> vn.nn.functional.batch_norm(torch.randn(2, 10, 3, 4), torch.nn.BatchNorm1d(4)).shape
-    torch.Size([2, 10, 3, 4])
-    """
-    length = (norm(x) + eps).flatten(0, -2)
-    floored = length if typical is None else length.maximum(RELATIVE_FLOOR * typical(length))
-    # The logarithm of the floored length: a zero vector must not move the statistics to minus infinity.
-    changed = normalize(floored.log()).exp() if log else normalize(length)
-    ratio = (_wide(changed) / floored).view(*x.shape[:-2], 1, x.shape[-1])
-    return (_wide(x) * ratio).to(x.dtype)
-
-
-def layer_norm(
-    x: Vectors, weight: Float[Tensor, " channels"] | None = None, *, eps: float = 1e-5, mask: Mask | None = None
-) -> Vectors:
-    """Normalize the vectors of each element over its channels: mean vector 0, mean squared length 1.
-
-    Args:
-        x: features `(..., 3, C)`.
-        weight: a scale per channel.
-        eps: added to the variance, relative to the mean squared length.
-        mask: `(B, N)`, True at points and False at padding.
-
-    Shape:
-        - x, out: `(..., 3, C)`
-
-    Equivariant to O(D) and permutations, invariant to scaling.
-
-    >>> vn.nn.functional.layer_norm(torch.randn(2, 10, 3, 4)).shape
-    torch.Size([2, 10, 3, 4])
-    """
-    return _standardize(x, [-1], weight, eps, mask)
-
-
-def instance_norm(
-    x: Vectors, weight: Float[Tensor, " channels"] | None = None, *, eps: float = 1e-5, mask: Mask | None = None
-) -> Vectors:
-    """Normalize each channel over the elements of one sample (all axes between batch and vectors).
-
-    Arguments as in `layer_norm`.
-
-    Shape:
-        - x, out: `(B, N, ..., 3, C)`
-
-    Equivariant to O(D) and permutations, invariant to scaling.
-
-    >>> vn.nn.functional.instance_norm(torch.randn(2, 10, 3, 4)).shape
-    torch.Size([2, 10, 3, 4])
-    """
-    if x.ndim < 4:
-        raise ValueError(f"instance norm needs elements to normalize over, (B, N, 3, C), got {tuple(x.shape)}")
-    return _standardize(x, list(range(1, x.ndim - 2)), weight, eps, mask)
-
-
-def _standardize(x: Tensor, dims: list[int], weight: Tensor | None, eps: float, mask: Tensor | None) -> Tensor:
-    # The mean vector of one sample is equivariant, so it may be subtracted (across a batch it is not). The variance is
-    # one scalar: a variance per coordinate would pick out axes.
-    wide = _wide(x)
-    among = None if dims == [-1] else mask  # an element's own channels need no mask
-    centered = wide - masked_mean(wide, dims, among)
-    variance = masked_mean(squared_norm(centered).unsqueeze(-2), dims, among)
-    # Relative to the length before centering: commutes with scaling, and equal vectors give 0, not amplified rounding.
-    squares = squared_norm(wide).unsqueeze(-2)
-    variance = variance + eps * masked_mean(squares, dims, among)
-    # Where vectors cancel and only rounding is left, it stays small beside the rest of the sample.
-    sample = masked_mean(squares, list(range(1, x.ndim)), mask)
-    result = centered * _positive(variance.maximum(RELATIVE_FLOOR**2 * sample)).rsqrt()
-    return (result if weight is None else result * weight).to(x.dtype)
 
 
 def invariant_product(x: Vectors, frame: Frames) -> Float[Tensor, "... vectors channels"]:
@@ -353,10 +213,10 @@ def soft_unit(x: Vectors, *, floor: float, mask: Mask | None = None) -> Vectors:
     >>> vn.nn.functional.norm(vn.nn.functional.soft_unit(x, floor=1e-3)).round(decimals=3).tolist()
     [[1.0, 0.0]]
     """
-    wide = _wide(x)
+    wide = widen(x)
     squares = squared_norm(wide).unsqueeze(-2)
     typical = masked_mean(squares, list(range(1, x.ndim)), mask)
-    return (wide * _positive(squares + floor**2 * typical).rsqrt()).to(x.dtype)
+    return (wide * positive(squares + floor**2 * typical).rsqrt()).to(x.dtype)
 
 
 def orthonormal_frame(x: Float[Tensor, "... dim 2"], *, eps: float = 0.0) -> Float[Tensor, "... 3 3"]:
@@ -380,7 +240,7 @@ def orthonormal_frame(x: Float[Tensor, "... dim 2"], *, eps: float = 0.0) -> Flo
     """
     if x.shape[-2] != 3:
         raise ValueError(f"orthonormal frames use a cross product, which is 3-D only, got {tuple(x.shape)}")
-    first, second = _wide(x).unbind(-1)
+    first, second = widen(x).unbind(-1)
     size = norm(second.unsqueeze(-1))
     first = first / (norm(first.unsqueeze(-1)) + eps)
     second = second - (first * second).sum(-1, keepdim=True) * first
