@@ -6,7 +6,7 @@ import torch
 from vector_neurons import kernels
 from vector_neurons.geometry import rotations
 from vector_neurons.models import OccupancyNetwork, reference, store
-from vector_neurons.models.occupancy import Code
+from vector_neurons.models.occupancy_decoder import Code
 from vector_neurons.testing import relative_error
 
 EPS = 1e-6

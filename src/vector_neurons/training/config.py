@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..data.rows import Up
-from ..models.occupancy import CodeInvariants, DecoderName
+from ..models.occupancy import DecoderName
+from ..models.occupancy_decoder import CodeInvariants
 from ..typing import DirectionSource, Neurons, Pool, Rotations
 from .errors import ConfigError
 
