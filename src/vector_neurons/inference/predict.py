@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from ..geometry.rotations import draw, rotate
 from ..mesh import MeshError
 from ..models import Metadata, OccupancyModel, store
-from ..models.base import Inputs, Segmenter, inputs_of
+from ..models.base import Segmenter
+from ..models.inputs import Inputs, inputs_of
 from .inputs import Sampled, Source, name_source, read_mesh, sample_for
 from .parts import Parts
 

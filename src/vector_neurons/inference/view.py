@@ -12,7 +12,7 @@ from ..data import Dataset, Shapes
 from ..geometry.rotations import axis_angle, evenly_spaced
 from ..mesh import sample
 from ..models import OccupancyModel, store
-from ..models.base import Inputs, inputs_of
+from ..models.inputs import Inputs, inputs_of
 from ..tasks import reconstruct
 from ..training import batches, checkpoint, factory, find_run, read_config, run
 from ..viz import Answers, Exhibit, Picture, view_page

@@ -1,12 +1,14 @@
 """Networks, each written once for vector and scalar neurons."""
 
-from .base import Encoding, Inputs, LayerOptions, Model
+from .base import Encoding, Model
 from .calibration import Calibration
 from .canonicalize import Canonicalize, CanonicalPose, PoseEncoder
 from .dgcnn import DGCNN, DGCNNSegmenter
 from .hierarchy import FrameNet, FrameNetSegmenter
+from .inputs import Inputs
 from .local_occupancy import FrameNetOccupancy
 from .occupancy import OccupancyModel, OccupancyNetwork
+from .options import LayerOptions
 from .pointnet import PointNet, PointNetSegmenter
 from .transformer import VNTransformer
 

@@ -14,7 +14,8 @@ from ..nn._masked import masked_mean
 from ..nn.frame_conv import rms_length
 from ..nn.pose import Method, PoseHead
 from ..typing import Mask
-from .base import Model, mask_of, zero_padding
+from .base import Model
+from .inputs import mask_of, zero_padding
 
 Kind = Literal["scalars", "points", "directions", "vectors"]
 

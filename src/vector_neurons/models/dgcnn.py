@@ -12,20 +12,9 @@ from ..nn._factored import ConcatGlobal
 from ..nn.features import cat
 from ..nn.head import Head
 from ..typing import Mask, Neurons
-from .base import (
-    Classifier,
-    Encoding,
-    Inputs,
-    JoinScalars,
-    LayerOptions,
-    Segmenter,
-    input_channels,
-    inputs_of,
-    kit_of,
-    lift_all,
-    pool_invariants,
-    projected_channels,
-)
+from .base import Classifier, Encoding, Segmenter
+from .inputs import Inputs, JoinScalars, input_channels, inputs_of, lift_all, pool_invariants
+from .options import LayerOptions, kit_of, projected_channels
 from .pointnet import TransformNet
 
 NEGATIVE_SLOPE = 0.2

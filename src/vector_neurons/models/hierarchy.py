@@ -21,17 +21,9 @@ from ..nn.hybrid import HybridBlock
 from ..nn.linear import lift
 from ..nn.propagation import FeaturePropagation
 from ..typing import Mask, Neurons
-from .base import (
-    Classifier,
-    Encoding,
-    Inputs,
-    Segmenter,
-    check_scalar_inputs,
-    first_mask,
-    inputs_of,
-    kit_of,
-    lift_all,
-)
+from .base import Classifier, Encoding, Segmenter
+from .inputs import Inputs, check_scalar_inputs, first_mask, inputs_of, lift_all
+from .options import kit_of
 
 NEGATIVE_SLOPE = 0.1
 NESTED = (1, 2, 4)  # the stem averages offsets over all, half and a quarter of the nearest neighbors

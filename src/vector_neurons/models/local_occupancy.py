@@ -21,8 +21,8 @@ from ..nn.hybrid import HybridBlock
 from ..nn.linear import lift
 from ..nn.propagation import FeaturePropagation
 from ..typing import Mask
-from .base import first_mask, mask_of
 from .hierarchy import NEGATIVE_SLOPE, NESTED, Level, Stage, max_and_mean, normalize
+from .inputs import first_mask, mask_of
 from .occupancy import MAX_COORDINATE, OccupancyModel
 
 HEADS = 4

@@ -15,9 +15,11 @@ from ..geometry.neighbors import knn
 from ..nn._factored import ConcatGlobal, ConcatMean
 from ..nn._range import check_magnitude, is_concrete
 from ..typing import Mask, Neurons
-from .base import Inputs, LayerOptions, Model, kit_of, mask_of
+from .base import Model
 from .dgcnn import Trunk
+from .inputs import Inputs, mask_of
 from .occupancy_decoder import RELU, Code, CodeInvariants, Decoder, InvariantQueries, LocalQueries, PlainQueries
+from .options import LayerOptions, kit_of
 
 STEM_WIDTH = 384  # channels of the first edge convolution, counted in scalars: 128 vectors
 DGCNN_WIDTHS = (64, 64, 128, 256)

@@ -13,20 +13,9 @@ from ..nn._masked import masked_max
 from ..nn.features import AnyChannels, cat, cat_overall
 from ..nn.head import Head
 from ..typing import Mask, Neurons, Pool
-from .base import (
-    Classifier,
-    Encoding,
-    Inputs,
-    JoinScalars,
-    LayerOptions,
-    Segmenter,
-    input_channels,
-    inputs_of,
-    kit_of,
-    lift_all,
-    pool_invariants,
-    projected_channels,
-)
+from .base import Classifier, Encoding, Segmenter
+from .inputs import Inputs, JoinScalars, input_channels, inputs_of, lift_all, pool_invariants
+from .options import LayerOptions, kit_of, projected_channels
 
 NEGATIVE_SLOPE = 0.0  # PointNet's non-linearity is ReLU
 

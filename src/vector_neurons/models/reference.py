@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ..typing import Neurons, Pool
 from . import pth
-from .base import LayerOptions, Model
+from .base import Model
 from .occupancy import OccupancyNetwork
+from .options import LayerOptions
 from .pth import CheckpointError
 from .reference_names import BLOCK, NETWORKS, OCCUPANCY, Names, ReferenceNetwork
 

@@ -10,7 +10,9 @@ from ..geometry.neighbors import knn
 from ..nn._masked import masked_max, masked_mean
 from ..nn.head import Head
 from ..typing import Mask, Neurons
-from .base import Classifier, Encoding, Inputs, JoinScalars, input_channels, inputs_of, kit_of, lift_all
+from .base import Classifier, Encoding
+from .inputs import Inputs, JoinScalars, input_channels, inputs_of, lift_all
+from .options import kit_of
 
 NEGATIVE_SLOPE = 0.2
 
