@@ -1,6 +1,7 @@
 """Files as other programs write them are read; files whose counts and content differ are refused with both counts."""
 
 import json
+import re
 import struct
 
 import numpy as np
@@ -107,6 +108,13 @@ READABLE = {
     "crlf.stl": (f"  solid box\n{FACET}endsolid box\n\n".replace("\n", "\r\n").encode(), 3, 1),
     "binary solid.stl": (
         b"solid exported".ljust(80) + struct.pack("<I", 1) + struct.pack("<12fH", *range(12), 0),
+        3,
+        1,
+    ),
+    "normals before colors.off": (  # MeshLab's order of the letters
+        b"NCOFF\n3 1 0\n"
+        + b"".join(b"%d %d 0 0 0 1 9 9 9 255\n" % at for at in ((0, 0), (1, 0), (0, 1)))
+        + b"3 0 1 2\n",
         3,
         1,
     ),
@@ -267,12 +275,66 @@ BARE = {
             {"accessors": [{"componentType": 5126, "count": 100_000, "type": "VEC3"}], "nodes": [{"mesh": 0}] * 5000},
             "is too large: its parts take 24,000,000,000 bytes|is too large",
         ),
+        (
+            {"extensionsRequired": ["KHR_materials_unlit", "KHR_draco_mesh_compression"]},
+            "needs the glTF extension KHR_draco_mesh_compression, which is not read: save it without compression",
+        ),
+        (
+            {"meshes": [{"primitives": [{"attributes": {"POSITION": 0}, "mode": 6}]}]},
+            "has triangle fans, which are not read: save it with triangles",
+        ),
+        (
+            {
+                "accessors": [{"componentType": kind, "normalized": True, "count": 3} for kind in (5121, 5123)],
+                "meshes": [{"primitives": [{"attributes": {"POSITION": i}} for i in (0, 1)]}],
+            },
+            "has a mesh whose positions are of several types",
+        ),
     ],
 )
 def test_a_glb_file_cannot_ask_for_other_files_or_for_memory(tmp_path, more, words):
     (tmp_path / "a.glb").write_bytes(glb({"accessors": []} | BARE | more))
     with pytest.raises(MeshError, match=words):
         read(tmp_path / "a.glb")
+
+
+@pytest.mark.parametrize(("kind", "letter", "largest"), [(5120, "b", 127), (5121, "B", 255), (5123, "H", 65535)])
+def test_normalized_positions_of_a_glb_file_are_fractions(tmp_path, kind, letter, largest):
+    corners = [(0, 0, 0), (largest, 0, 0), (0, largest, 0)]
+    binary = b"".join(struct.pack(f"<3{letter}", *corner).ljust(8, b"\0") for corner in corners)
+    about = BARE | {
+        # The mesh node is scaled, and has a child with the same mesh that is moved within it.
+        "nodes": [{"mesh": 0, "scale": [2, 2, 2], "children": [1]}, {"mesh": 0, "translation": [10, 0, 0]}],
+        "meshes": [{"primitives": [{"attributes": {"POSITION": 0}, "mode": 4}]}],
+        "buffers": [{"byteLength": len(binary)}],
+        "bufferViews": [{"buffer": 0, "byteLength": len(binary), "byteStride": 8}],
+        "accessors": [{"bufferView": 0, "componentType": kind, "normalized": True, "count": 3, "type": "VEC3"}],
+        "extensionsRequired": ["KHR_mesh_quantization"],
+    }
+    (tmp_path / "a.glb").write_bytes(glb(about, binary))
+    vertices = read(tmp_path / "a.glb").vertices
+    expected = torch.tensor([[0, 0, 0], [2, 0, 0], [0, 2, 0], [20, 0, 0], [22, 0, 0], [20, 2, 0]], dtype=torch.float64)
+    assert torch.allclose(vertices[vertices[:, 0].add(vertices[:, 1] / 9).argsort()], expected[[0, 2, 1, 3, 5, 4]])
+
+
+def test_a_file_of_another_format_or_encoding_is_named(tmp_path):
+    triangle = trimesh.Trimesh([[0, 0, 0], [1, 0, 0], [0, 1, 0]], [[0, 1, 2]])
+    cases = {
+        "ply.stl": (triangle.export(file_type="ply"), "is a .ply file by its content: rename it"),
+        "glb.obj": (triangle.export(file_type="glb"), "is a .glb file by its content: rename it"),
+        "old.glb": (b"glTF\1\0\0\0" + bytes(40), "only version 2 is read"),
+        "wide.obj": (OBJ.encode("utf-16"), "is text in UTF-16: save it as UTF-8"),
+        "empty.npy": (b"", "is empty"),
+        "empty.npz": (b"", "is empty"),
+    }
+    for name, (content, words) in cases.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(MeshError, match=re.escape(words)):
+            read(tmp_path / name)
+    (tmp_path / "folder").mkdir()
+    for name, words in {"nothing": "there is no file or folder", "folder": "cannot be read: it is a folder"}.items():
+        with pytest.raises(MeshError, match=words):
+            read(tmp_path / name)
 
 
 def test_a_face_among_the_vertices_is_noticed(tmp_path):

@@ -70,5 +70,5 @@ def _print(found: Alignment, scale: bool) -> None:
     print(f"residual {100 * found.residual:.2f} % of the radius of the target")
     if found.residual > BAD_FIT:
         print("the shapes fit badly: try --scale if their units differ, --overlap if they are partial")
-    if found.symmetric is not None:
+    elif found.symmetric is not None:
         print(f"the pose is ambiguous, {len(found.poses)} fit: the target is symmetric, {found.symmetric}")

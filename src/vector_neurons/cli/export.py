@@ -28,7 +28,7 @@ def run(
 
     Args:
         model: folder of a saved model or of a training run, whose best model is exported; or a name of
-            `vn.pretrained`: reconstruction.
+            `vn.pretrained`: classification, segmentation or reconstruction.
         to: onnx, standard operators only, for onnxruntime and others; torch, an archive for torch.export.load.
         out: file to write: .onnx, or .pt2 for torch; by default named after the network, in the current folder.
     """

@@ -23,7 +23,7 @@ from ..training.config import MAX_THREADS
 from . import UserError, check_out
 
 MESH_SAMPLES = 10_000  # points sampled on the surface of an input mesh
-MAX_RESOLUTION = 1024
+RESOLUTIONS = (32, 64, 128, 256, 512, 1024)
 SUSPICIOUS_SIZE = 1.5  # of a mesh, in sizes of its scan
 MAX_INVENTED, MAX_MISSED = 0.1, 0.02  # fractions of the surface and of the points that may be far from the other
 MIN_CELLS = 2.0  # of the grid, through the thinnest part
@@ -71,8 +71,10 @@ def run(
         raise UserError(f"--threads takes 1 to {MAX_THREADS:,}, got {threads}")
     if threads is not None:
         torch.set_num_threads(threads)
-    if resolution > MAX_RESOLUTION:
-        raise UserError(f"--resolution takes at most {MAX_RESOLUTION}, got {resolution}")
+    if resolution not in RESOLUTIONS:
+        raise UserError(f"--resolution takes {', '.join(map(str, RESOLUTIONS))}, got {resolution}")
+    if threshold is not None and not 0 < threshold < 1:
+        raise UserError(f"--threshold takes a probability between 0 and 1, got {threshold}")
     check_out(out, io.MESH_SUFFIXES, "a mesh")
     started = time.perf_counter()
     try:

@@ -103,7 +103,7 @@ def align(
         raise ValueError(f"overlap is a fraction of the points, in (0, 1], got {overlap}")
     network = find_classifier(model)
     # Other samples of both, so that the same mesh twice is no exact fit, in which no symmetry would show.
-    a, b = _sample(source, network, seed), _sample(target, network, seed + 1)
+    a, b = _sample(source, "the source", network, seed), _sample(target, "the target", network, seed + 1)
     features = [mean_vectors(network, x.clouds) for x in (a, b)]
     relative = 1.0 if scale else (a.size / b.size).item()  # size of the source, in units of the target's
     options: dict[str, Any] = {"scale": scale, "overlap": overlap}
@@ -143,8 +143,8 @@ def describe_symmetry(poses: Float[Tensor, "poses 3 3"]) -> str | None:
     return words if about.all() else f"{words}, and about other axes"
 
 
-def _sample(source: Source, model: Classifier, seed: int) -> Sampled:
-    with name_source(source):
+def _sample(source: Source, name: str, model: Classifier, seed: int) -> Sampled:
+    with name_source(source, name):
         # Files in their own axes, of which the transform is to be.
         mesh = read(source) if isinstance(source, str | Path) else read_mesh(source)
         return sample_for(mesh, store.metadata_of(model), count=2, seed=seed)

@@ -70,12 +70,12 @@ def read_cloud(
 
 
 @contextmanager
-def name_source(source: Source) -> Iterator[None]:
-    """Turn errors of what a source holds into one line that names its file, if it is one."""
+def name_source(source: Source, name: str = "") -> Iterator[None]:
+    """Turn errors of what a source holds into one line that names its file, if it is one, or has this name."""
     try:
         yield
     except ValueError as error:
-        file = str(source) if isinstance(source, str | Path) else ""
+        file = str(source) if isinstance(source, str | Path) else name
         raise MeshError(str(error) if file in str(error) else f"{file}: {error}") from error
 
 

@@ -1,9 +1,8 @@
-"""Readers of .off, .stl and .obj meshes, and size checks of .glb files; counts in a file must match its content.
+"""Readers of .off, .stl and .obj meshes; counts in a file must match its content.
 
 No reader follows a reference to another file: materials and textures are not part of a surface.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .mesh import ARRAYS_MAX_BYTES, MeshError
-from .text import check_equal_columns, count_error, lines, parse_polygons, parse_table, triangulate, triangulate_mixed
+from .mesh import MeshError
+from .polygons import triangulate, triangulate_mixed
+from .text import check_equal_columns, count_error, lines, parse_polygons, parse_table
 
 Array = NDArray[Any]
-OFF_HEADER = re.compile(rb"(?:ST)?C?N?OFF(?![A-Za-z])", re.IGNORECASE)
+OFF_HEADER = re.compile(rb"(?:ST)?(?:CN?|NC?)?OFF(?![A-Za-z])", re.IGNORECASE)  # MeshLab writes NCOFF
 STL_HEAD, STL_FACE = 84, 50  # bytes
 STL_ROW = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("more", "<u2")])
-GLB_JSON_MAX_BYTES = 2**26
 
 
 def read_off(content: bytes) -> tuple[Array, Array]:
@@ -39,7 +38,7 @@ def read_off(content: bytes) -> tuple[Array, Array]:
         raise count_error(len(rows), announced)
     check_equal_columns(rows[1 : 1 + vertices])  # a face among the vertices differs in its number of columns
     points = parse_table(rows[1 : 1 + vertices], columns=(0, 1, 2))
-    return points, parse_polygons(rows[1 + vertices :], announced, exact=False)
+    return points, parse_polygons(rows[1 + vertices :], announced, exact=False).place(points)
 
 
 def read_stl(content: bytes) -> tuple[Array, Array]:
@@ -87,7 +86,7 @@ def read_obj(content: bytes) -> tuple[Array, Array]:
     if len(faces) < len(rows):
         points = np.loadtxt((row[1:] for row in rows if row[:1] == b"v"), usecols=(0, 1, 2), ndmin=2)
     if any(b"-" in face for face in faces):
-        return points, triangulate_mixed(_corners(rows))
+        return points, triangulate_mixed(_corners(rows)).place(points)
     try:
         corners = (
             np.loadtxt(map(_vertex_indices, faces), dtype=np.int64, ndmin=2)
@@ -95,8 +94,8 @@ def read_obj(content: bytes) -> tuple[Array, Array]:
             else np.empty((0, 3), dtype=np.int64)
         )
     except ValueError:  # polygons of several sizes
-        return points, triangulate_mixed(_corners(rows))
-    return points, triangulate(corners - 1)
+        return points, triangulate_mixed(_corners(rows)).place(points)
+    return points, triangulate(corners - 1).place(points)
 
 
 def _vertex_indices(face: bytes) -> bytes:
@@ -111,30 +110,3 @@ def _corners(rows: Sequence[bytes]) -> Iterator[list[int]]:
             vertices += 1
         else:
             yield [vertices + corner if corner < 0 else corner - 1 for corner in map(int, _vertex_indices(row).split())]
-
-
-def check_glb(content: bytes) -> None:
-    """Raise `MeshError` for a .glb file that is cut, refers to other files, or would take too much memory."""
-    if content[:4] != b"glTF" or content[16:20] != b"JSON":
-        raise MeshError("is damaged: it has no header of a .glb file")
-    announced = int.from_bytes(content[8:12], "little")
-    if len(content) != announced:
-        raise count_error(len(content), announced, "bytes")
-    end = 20 + int.from_bytes(content[12:16], "little")
-    if end > min(len(content), GLB_JSON_MAX_BYTES):
-        raise MeshError(f"is damaged: its description takes {end:,} bytes")
-    about = json.loads(content[20:end])
-    elsewhere = [b["uri"] for b in about.get("buffers", []) if not str(b.get("uri", "data:")).startswith("data:")]
-    if elsewhere:
-        raise MeshError(f"keeps its triangles in another file, {str(elsewhere[0])[:80]!r}: save it as one .glb file")
-    counts = [int(accessor["count"]) for accessor in about.get("accessors", [])]
-    elements = [
-        sum(counts[i] for p in part["primitives"] for i in (*p["attributes"].values(), p.get("indices", 0)))
-        for part in about.get("meshes", [])
-    ]
-    placed = sum(elements[node["mesh"]] for node in about.get("nodes", []) if "mesh" in node)
-    memory = 24 * max(sum(counts), placed)  # a part that the scene places several times counts several times
-    if min(counts, default=0) < 0 or memory > ARRAYS_MAX_BYTES:
-        raise MeshError(
-            f"is too large: its parts take {memory:,} bytes in memory, at most {ARRAYS_MAX_BYTES:,} are read"
-        )

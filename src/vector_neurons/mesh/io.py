@@ -1,6 +1,7 @@
 """Read meshes and clouds from files. The only importer of trimesh, which is imported when it is needed."""
 
 import io
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +13,14 @@ from numpy.typing import NDArray
 
 from .._files import FileError, first_line, read_bytes
 from .._npz import load_npy, load_npz
-from . import formats, pcd, ply, xyz
+from . import formats, glb, pcd, ply, xyz
 from .mesh import ARRAYS_MAX_BYTES, FILE_MAX_BYTES, Mesh, MeshError, MeshWarning, UnreadableError, check_mesh
 
 MESH_SUFFIXES = (".ply", ".obj", ".stl", ".off", ".glb")
 CLOUD_SUFFIXES = (".xyz", ".npy", ".npz", ".pcd", ".csv", ".pts")
 SUFFIXES = (*MESH_SUFFIXES, *CLOUD_SUFFIXES)
+SIGNATURES = {".ply": (b"ply\n", b"ply\r"), ".glb": (b"glTF",), ".npy": (b"\x93NUMPY",)}
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
 MeshAndNote = tuple[Mesh, str]  # the note says what of the file is not used, if anything
 
 
@@ -48,6 +51,10 @@ def read(path: str | Path, *, drop_nan: bool = False) -> Mesh:
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
+        if not suffix and not os.path.lexists(path):
+            raise MeshError(f"there is no file or folder {path}")
+        if os.path.isdir(path):
+            raise MeshError(f"{path} cannot be read: it is a folder")
         raise MeshError(f"{path}: cannot read {suffix or 'a file without a suffix'}, only {' '.join(SUFFIXES)}")
     try:
         mesh, note = _parse(path, suffix)
@@ -89,6 +96,8 @@ def encode(mesh: Mesh, suffix: str) -> bytes:
 
 
 def _parse(path: Path, suffix: str) -> MeshAndNote:
+    if suffix in (".npz", ".npy") and os.path.getsize(path) == 0:
+        raise MeshError("is empty")
     if suffix == ".npz":
         return _from_arrays(load_npz(path, _select_arrays, ARRAYS_MAX_BYTES))
     if suffix == ".npy":
@@ -100,9 +109,13 @@ def decode(content: bytes, suffix: str) -> MeshAndNote:
     """Decode the content of a file of any format but .npy and .npz; returns the mesh and a note."""
     if not content:
         raise MeshError("is empty")
+    own = next((name for name, mark in SIGNATURES.items() if content.startswith(mark)), suffix)
+    if own != suffix:
+        raise MeshError(f"is a {own} file by its content: rename it")
+    if suffix != ".glb" and content.startswith(UTF16):
+        raise MeshError("is text in UTF-16: save it as UTF-8")
     if suffix == ".glb":
-        formats.check_glb(content)
-        return _read_glb(content), ""
+        return _read_glb(glb.check(content)), ""
     if suffix == ".pcd":
         return _cloud(pcd.read(content))
     if suffix in CLOUD_SUFFIXES:
@@ -122,8 +135,9 @@ def _read_glb(content: bytes) -> Mesh:
 
     # From memory, so that no other file is opened; unprocessed, because trimesh would drop what is not finite and hide
     # that a file is damaged.
-    scene = trimesh.load_scene(io.BytesIO(content), file_type="glb", process=False, skip_materials=True)
-    return from_trimesh(scene)
+    with np.errstate(invalid="ignore", over="ignore"):  # `check_mesh` says so in words
+        scene = trimesh.load_scene(io.BytesIO(content), file_type="glb", process=False, skip_materials=True)
+        return from_trimesh(scene)
 
 
 def from_trimesh(shape: Any) -> Mesh:

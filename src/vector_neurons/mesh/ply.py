@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .mesh import MeshError
-from .text import count_error, lines, parse_polygons, parse_table, triangulate, triangulate_mixed
+from .polygons import Fans, triangulate, triangulate_mixed
+from .text import count_error, lines, parse_polygons, parse_table
 
 # Names of types, and their letters, which are the same in struct and NumPy.
 TYPES = {"char": "b", "uchar": "B", "short": "h", "ushort": "H", "int": "i", "uint": "I", "float": "f", "double": "d"}
@@ -51,10 +52,10 @@ def read(content: bytes) -> tuple[Array, Array, Array | None]:
         raise MeshError("has no vertices: its header announces no element vertex with x, y and z")
     if any(e.name == "tristrips" and e.count for e in elements):
         raise MeshError("has triangle strips, which are not read: save it with faces")
-    columns, triangles = _binary(elements, data, order) if order else _text(elements, data)
+    columns, fans = _binary(elements, data, order) if order else _text(elements, data)
     points = np.stack([columns[axis] for axis in ("x", "y", "z")], axis=-1)
     normals = [columns[axis] for axis in ("nx", "ny", "nz") if axis in columns]
-    return points, triangles, np.stack(normals, axis=-1) if len(normals) == 3 else None
+    return points, fans.place(points), np.stack(normals, axis=-1) if len(normals) == 3 else None
 
 
 def _header(content: bytes) -> tuple[str, list[Element], bytes]:
@@ -92,21 +93,21 @@ def _is_faces(element: Element) -> bool:
     return element.name == "face" and any(p.name in CORNERS and p.length for p in element.properties)
 
 
-def _text(elements: Sequence[Element], data: bytes) -> tuple[dict[str, Array], Array]:
+def _text(elements: Sequence[Element], data: bytes) -> tuple[dict[str, Array], Fans]:
     rows = lines(data)
     announced = sum(element.count for element in elements)
     if len(rows) != announced:
         raise count_error(len(rows), announced)
-    start, columns, triangles = 0, dict[str, Array](), np.empty((0, 3), dtype=np.int64)
+    start, columns, fans = 0, dict[str, Array](), triangulate_mixed([])
     for element in elements:
         some = rows[start : start + element.count]
         start += element.count
         named = {p.name: i for i, p in enumerate(element.properties)}
         if _is_faces(element) and len(named) == 1:
-            triangles = parse_polygons(some, announced if start == announced else None, exact=True)
+            fans = parse_polygons(some, announced if start == announced else None, exact=True)
         elif _is_faces(element):
             at = next(named[name] for name in CORNERS if name in named)
-            triangles = triangulate_mixed([int(x) for x in row[at]] for row in _split_rows(element, some))
+            fans = triangulate_mixed([int(x) for x in row[at]] for row in _split_rows(element, some))
         elif element.name == "vertex" and any(p.length for p in element.properties):
             scalars = [name for name, i in named.items() if not element.properties[i].length]
             table = [[float(row[named[name]][0]) for name in scalars] for row in _split_rows(element, some)]
@@ -116,7 +117,7 @@ def _text(elements: Sequence[Element], data: bytes) -> tuple[dict[str, Array], A
             if found.shape[1] != len(named):
                 raise MeshError(f"is damaged: its vertices have {found.shape[1]} numbers instead of {len(named)}")
             columns = dict(zip(named, found.T, strict=True))
-    return columns, triangles
+    return columns, fans
 
 
 def _split_rows(element: Element, rows: Sequence[bytes]) -> Iterator[list[list[bytes]]]:
@@ -135,8 +136,8 @@ def _split_rows(element: Element, rows: Sequence[bytes]) -> Iterator[list[list[b
         yield found
 
 
-def _binary(elements: Sequence[Element], data: bytes, order: str) -> tuple[dict[str, Array], Array]:
-    start, columns, triangles = 0, dict[str, Array](), np.empty((0, 3), dtype=np.int64)
+def _binary(elements: Sequence[Element], data: bytes, order: str) -> tuple[dict[str, Array], Fans]:
+    start, columns, fans = 0, dict[str, Array](), triangulate_mixed([])
     for element in elements:
         left = len(data) - start
         if element.count * element.min_row_bytes > left:
@@ -151,14 +152,12 @@ def _binary(elements: Sequence[Element], data: bytes, order: str) -> tuple[dict[
         )
         if _is_faces(element):
             corners = found[wanted[0]]
-            triangles = (
-                triangulate_mixed(corners) if isinstance(corners, list) else triangulate(corners.astype(np.int64))
-            )
+            fans = triangulate_mixed(corners) if isinstance(corners, list) else triangulate(corners.astype(np.int64))
         elif element.name == "vertex":
             columns = {name: np.asarray(x).reshape(-1) for name, x in found.items()}
     if data[start:].strip():  # some programs end a file with an empty line
         raise MeshError(f"is damaged: it has {len(data):,} bytes after its header, and announces {start:,}")
-    return columns, triangles
+    return columns, fans
 
 
 def _table(

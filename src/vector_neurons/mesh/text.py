@@ -1,15 +1,15 @@
 """Tables of numbers and polygons in text files."""
 
-from array import array
+import re
 from collections.abc import Iterable, Sequence
 from io import BytesIO
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .mesh import MeshError
+from .polygons import Fans, triangulate, triangulate_mixed
 
 LINE_MAX_BYTES = 2**20
 
@@ -37,7 +37,16 @@ def parse_table(
     """Parse rows of equally many numbers; only these `columns` if given."""
     if not rows:
         return np.empty((0, 0))
-    return np.loadtxt(rows, delimiter=separator, usecols=columns, ndmin=2)
+    try:
+        return np.loadtxt(rows, delimiter=separator, usecols=columns, ndmin=2)
+    except ValueError as error:
+        changed = re.search(r"columns changed from (\d+) to (\d+) at row (\d+)", str(error))
+        if changed is None:
+            raise
+        usual, found, row = map(int, changed.groups())
+        if row == len(rows) and found < usual:
+            raise MeshError(f"is truncated: its last line has {found} of {usual} columns") from None
+        raise MeshError(f"is damaged: row {row:,} has {found} columns, and the rows before it {usual}") from None
 
 
 def check_equal_columns(rows: Sequence[bytes]) -> None:
@@ -55,8 +64,8 @@ def count_error(found: int, announced: int, unit: str = "lines") -> MeshError:
     return MeshError(f"is damaged: it has {found:,} {unit} and announces {announced:,}")
 
 
-def parse_polygons(rows: Sequence[bytes], end: int | None, *, exact: bool) -> NDArray[np.int64]:
-    """Parse rows `n i j k ...` to triangles; anything may follow the n corners unless `exact`.
+def parse_polygons(rows: Sequence[bytes], end: int | None, *, exact: bool) -> Fans:
+    """Parse rows `n i j k ...` to fans of triangles; anything may follow the n corners unless `exact`.
 
     `end` is the number of lines that the file announces if these are its last ones, where it may have been cut.
     """
@@ -78,23 +87,3 @@ def _corners(rows: Sequence[bytes], end: int | None, exact: bool) -> Iterable[li
                 raise count_error(end - 1, end)
             raise MeshError(f"is damaged: face {number:,} announces {announced} corners and has {found}")
         yield list(map(int, words[1 : announced + 1]))
-
-
-def triangulate(corners: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Split polygons `(polygons, corners)` into fans of triangles, in the order of the polygons."""
-    count = corners.shape[1]
-    if len(corners) and count < 3:
-        raise MeshError(f"is damaged: a face has {count} corners")
-    first = np.broadcast_to(corners[:, :1], (len(corners), max(count - 2, 0)))
-    return np.stack([first, corners[:, 1:-1], corners[:, 2:]], axis=-1).reshape(-1, 3)
-
-
-def triangulate_mixed(polygons: Iterable[Sequence[int]]) -> NDArray[np.int64]:
-    """Split polygons with different numbers of corners into fans of triangles."""
-    triangles = array("q")
-    for number, corners in enumerate(polygons, 1):
-        if len(corners) < 3:
-            raise MeshError(f"is damaged: face {number:,} has {len(corners)} corners")
-        for b, c in pairwise(corners[1:]):
-            triangles.extend((corners[0], b, c))
-    return np.array(triangles, dtype=np.int64).reshape(-1, 3)

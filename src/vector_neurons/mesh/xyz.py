@@ -18,6 +18,7 @@ POINT_NAMES = ("{axis}", "points:{number}", "points_{number}")
 NORMAL_NAMES = ("n{axis}", "normal_{axis}", "normals:{number}", "normals_{number}")
 UNIT_TOLERANCE = 0.05  # by which the length of a normal may differ from 1: files round
 BOM = b"\xef\xbb\xbf"
+COMMENTS = (b"#", b"//")
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,11 @@ def read_text(content: bytes, suffix: str) -> ParsedCloud:
     """
     rows = lines(content.removeprefix(BOM))
     names: list[str] = []
-    while rows and (rows[0].startswith((b"#", b"//")) or not _numeric(rows[0])):
+    while rows and (rows[0].startswith(COMMENTS) or not _numeric(rows[0])):
         words = [word.lower() for word in _split(rows[0].lstrip(b"#/ "), _separator(rows[0]))]
-        if column_indices(words, POINT_NAMES):
+        if column_indices(words, POINT_NAMES) and not _is_prose(words, rows):
             names = words
-        elif not rows[0].startswith((b"#", b"//")):
+        elif not rows[0].startswith(COMMENTS):
             break
         del rows[0]
     if suffix != ".csv" and rows and rows[0].isdigit():
@@ -94,6 +95,17 @@ def read_text(content: bytes, suffix: str) -> ParsedCloud:
     points, normals = column_indices(names, POINT_NAMES), column_indices(names, NORMAL_NAMES)
     table = parse_table(rows, separator, (*points, *normals))
     return named_columns(table[:, :3], table[:, 3:] if normals else None, names)
+
+
+def _is_prose(words: Sequence[str], rows: Sequence[bytes]) -> bool:
+    """Whether the first row is a comment on x, y and z rather than the names of all columns.
+
+    It has more words than there are columns then, and begins with x y z or stands above three columns: in any other
+    case, the columns of x, y and z would not be known without it.
+    """
+    first = next((row for row in rows if _numeric(row)), b"")
+    width = len(_split(first, _separator(first)))
+    return rows[0].startswith(COMMENTS) and len(words) > width and (list(words[:3]) == list(AXES) or width == 3)
 
 
 def named_columns(points: Array, normals: Array | None, names: Sequence[str]) -> ParsedCloud:
