@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from vector_neurons.models import store
+from vector_neurons.tasks import Classification, Reconstruction, Segmentation
 from vector_neurons.training import checkpoint, read_config, results
-from vector_neurons.training.log import CURVE, METRICS
+from vector_neurons.training.log import CURVE, METRICS, curves, read_metrics
 from vector_neurons.training.run import write_config
 
 PRETRAINED = Path(__file__).parents[1] / "src" / "vector_neurons" / "pretrained"
+METRIC = {task.__name__.lower(): task.metric for task in (Classification, Segmentation, Reconstruction)}
 
 
 def main() -> None:
@@ -31,8 +33,10 @@ def main() -> None:
         config = replace(config, recipe=replace(config.recipe, init=Path(config.recipe.init).name))
     given.out.mkdir(parents=True, exist_ok=True)
     write_config(given.out, config)
-    for name in (METRICS, CURVE, results.TEST):
+    for name in (METRICS, results.TEST):
         shutil.copyfile(given.run / name, given.out / name)
+    # Drawn here: where a run was trained, matplotlib may be missing.
+    curves(read_metrics(given.run), METRIC[config.task]).savefig(given.out / CURVE, dpi=90)
     model = store.load(given.run)
     model.half()
     checkpoint.write(given.out / "best", model, model.metadata)
