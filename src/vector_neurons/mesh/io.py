@@ -96,7 +96,7 @@ def encode(mesh: Mesh, suffix: str) -> bytes:
 
 
 def _parse(path: Path, suffix: str) -> MeshAndNote:
-    if suffix in (".npz", ".npy") and os.path.getsize(path) == 0:
+    if suffix in (".npz", ".npy") and path.is_file() and path.stat().st_size == 0:
         raise MeshError("is empty")
     if suffix == ".npz":
         return _from_arrays(load_npz(path, _select_arrays, ARRAYS_MAX_BYTES))

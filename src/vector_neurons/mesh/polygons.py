@@ -88,7 +88,7 @@ def _is_ear(polygon: Array, left: Sequence[int], at: int) -> bool:
     return not np.logical_and.reduce(inside).any()
 
 
-def _cross(a: Array, b: Array) -> Array:
+def _cross(a: Array, b: Array) -> Any:  # a number for two vectors, as NumPy has it
     return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
 
 
