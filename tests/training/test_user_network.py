@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tiny import killed_run, metrics, same, tiny
 
 from vector_neurons.models import VNTransformer, store
+from vector_neurons.tasks import reconstruct
 from vector_neurons.training import ConfigError, TrainingError, check, checkpoint, evaluate, factory, fit, read_config
 from vector_neurons.training.factory import NETWORKS
 
@@ -56,6 +58,25 @@ class Parts(nn.Module):
         x = self.read(self.edge(vn.lift(points)))
         kind = self.category(category).unsqueeze(1).expand(-1, x.shape[1], -1)
         return self.head(torch.cat([x, kind], dim=-1))
+
+class Solid(vn.models.OccupancyModel):  # inside is what is near the mean of a cloud
+    def __init__(self, outputs=None):
+        super().__init__()
+        self.outputs = outputs
+        self.slope, self.radius = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
+
+    def encode(self, points, lengths=None):
+        return points.mean(1, keepdim=True)
+
+    def decode(self, code, queries):
+        return (self.slope * (self.radius - (queries - code).norm(dim=-1)))[:, : self.outputs]
+
+    def forward(self, points, queries, lengths=None):
+        return self.decode(self.encode(points), queries)
+
+class Few(Solid):
+    def __init__(self):
+        super().__init__(3)
 
 class Broken(Tiny):
     def forward(self, points):
@@ -108,6 +129,7 @@ def function(classes):
     return Tiny(classes)
 """
 PLAIN = {"k": None, "widths": None, "embedding": None, "hidden": None}
+REBUILD = {"task": "reconstruction", "queries": 8, "shift": 0.0}
 
 
 @pytest.fixture
@@ -163,6 +185,20 @@ def test_it_segments_parts(file, tmp_path, vn_command):
     assert "SO3-equivariant" in out
 
 
+def test_it_rebuilds_shapes(file, tmp_path):
+    """As one of this package does: trained, tested in any pose, and used on a scan."""
+    run = tmp_path / "run"
+    fit(own(file, "Solid", **REBUILD, epochs=1), run)
+    _, counts = evaluate(run, ["I", "SO3"])
+    assert counts["I"][0]["clouds"] == counts["SO3"][0]["clouds"] == 16
+    assert metrics(run)[0]["val"]["iou"] > 0
+    model = checkpoint.load(run / "best", factory.user_class(read_config(run)))
+    ball = torch.nn.functional.normalize(torch.randn(300, 3, generator=torch.Generator().manual_seed(0)), dim=-1)
+    surface = reconstruct(model, ball, resolution=32)
+    assert len(surface.faces)
+    assert 0 < surface.vertices.norm(dim=-1).std() < 0.1  # a ball
+
+
 def test_only_options_that_were_set_are_passed(file):
     config = own(file, k=5)
     assert factory.network_options(config.network, factory.network_class(config)) == {"k": 5}
@@ -193,14 +229,13 @@ def test_only_options_that_were_set_are_passed(file):
         ("{file}:Broken", {}, r"my_file.py:Broken failed on clouds of shape \(2, 64, 3\): KeyError: 'no such layer'$"),
         ("{file}:Wide", {}, r"must give logits of shape \(2, 21\) for clouds of shape \(2, 64, 3\), got \(2, 3\)$"),
         ("{file}:Dictionary", {}, r"must give logits of shape \(2, 21\) .*, got dict$"),
-        ("{file}:Tiny", {"task": "reconstruction"}, r"networks of your own are for classification and segmentation"),
+        ("{file}:Few", REBUILD, r"must give logits of shape \(2, 8\) for clouds of shape \(2, 64, 3\), got \(2, 3\)$"),
+        ("{file}:Tiny", REBUILD, r"Tiny is not a subclass of .*OccupancyModel"),
         ("dgcn", {}, r"^--model dgcn is not available for classification: choose dgcnn, .*, framenet, or"),
     ],
 )
 def test_mistakes_are_one_line(file, tmp_path, unchecked, model, changes, why):
     config = own(file, **changes | {"model": model.format(file=file)})
-    if config.task == "reconstruction":
-        config = tiny(**PLAIN, task="reconstruction", queries=8, shift=0.0, model=config.network.model)
     with pytest.raises((ConfigError, TrainingError), match=why) as caught:
         fit(config, tmp_path / "run")
     assert "\n" not in str(caught.value)
@@ -351,7 +386,7 @@ def test_the_transformer_learns_a_folder_of_files(tmp_path):
 def test_what_a_transformer_does_not_take(changes, why):
     with pytest.raises(ConfigError, match=why):
         check(tiny(**SMALL | changes))
-    with pytest.raises(ConfigError, match=r"not available for reconstruction: choose dgcnn, pointnet, framenet$"):
+    with pytest.raises(ConfigError, match=r"not available for reconstruction: choose dgcnn, pointnet, framenet, or"):
         check(tiny(**SMALL, task="reconstruction", queries=8, shift=0.0))
 
 

@@ -72,9 +72,10 @@ def compute_logits(model: Any, task: Task, cloud: Cloud, config: RunConfig) -> T
         raise
     except Exception as error:
         raise TrainingError(f"{name} failed on {clouds}: {describe(error)}") from error
-    target = cloud.label if cloud.parts is None or config.task == "classification" else cloud.parts
-    assert target is not None  # networks of the user's own are for classification and segmentation
-    wanted = (*target.shape, len(task.outputs))
+    targets = {"classification": cloud.label, "segmentation": cloud.parts, "reconstruction": cloud.occupied}
+    target = targets[config.task]
+    assert target is not None
+    wanted = (*target.shape,) if config.task == "reconstruction" else (*target.shape, len(task.outputs))
     if not isinstance(logits, Tensor) or tuple(logits.shape) != wanted:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise TrainingError(f"{name} must give logits of shape {wanted} for {clouds}, got {found}")

@@ -18,6 +18,7 @@ from ..models import (
     FrameNetOccupancy,
     FrameNetSegmenter,
     LayerOptions,
+    OccupancyModel,
     OccupancyNetwork,
     PointNet,
     PointNetSegmenter,
@@ -220,13 +221,17 @@ def network_class(config: RunConfig) -> type[nn.Module]:
     """The class of the network: one of `NETWORKS`, or that of the user's file."""
     task, model = config.task, config.network.model
     if user_network.is_user_network(model):
-        if task == "reconstruction":
-            raise ConfigError(f"--model {model}: networks of your own are for classification and segmentation")
-        return user_network.import_class(model)
+        found = user_network.import_class(model)
+        if task == "reconstruction" and not issubclass(found, OccupancyModel):
+            raise ConfigError(
+                f"--model {model}: {found.__name__} is not a subclass of vector_neurons.models.OccupancyModel, which "
+                "encodes clouds and decodes query points"
+            )
+        return found
     if (task, model) not in NETWORKS:
         names = ", ".join(name for known, name in NETWORKS if known == task)
-        own = "" if task == "reconstruction" else ", or a class of your own as my_file.py:MyNet"
-        raise ConfigError(f"--model {model} is not available for {task}: choose {names}{own}")
+        own = "a class of your own as my_file.py:MyNet"
+        raise ConfigError(f"--model {model} is not available for {task}: choose {names}, or {own}")
     return NETWORKS[task, model]
 
 
