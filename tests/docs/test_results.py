@@ -50,7 +50,7 @@ def test_there_are_results():
 SHIPPED = {
     "classification": "modelnet40-framenet-z",
     "segmentation": "shapenet-part-framenet-z-balanced",
-    "reconstruction": "scanned-objects-framenet-whole",
+    "reconstruction": "scanned-objects-framenet",
 }
 
 

@@ -163,7 +163,7 @@ class FrameNetOccupancy(OccupancyModel):
         centers: Sequence[int] = (512, 128, 32),
         width: int = 48,
         decoder_hidden: int = 64,
-        near: Sequence[int] = (12, 8, 8, 8),
+        near: Sequence[int] = (20, 14, 8, 8),
         vectors: int = 16,
         blocks: int = 2,
     ) -> None:
