@@ -155,9 +155,12 @@ class _Field:
         return found[((found >= 0) & (found < 1)).all(-1)]
 
     def values(self, points: Tensor) -> Tensor:
-        """Evaluate the function minus the level, at no more points than a batch."""
+        """Evaluate the function minus the level."""
         with torch.no_grad():
-            return self._minus_level(self.occupancy(points.to(self.like)), len(points))
+            parts = torch.split(points, self.batch) if len(points) else ()
+            return torch.cat(
+                [points[:0, 0], *(self._minus_level(self.occupancy(some.to(self.like)), len(some)) for some in parts)]
+            )
 
     def gradients(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Evaluate the function minus the level, and its gradients: 0 where they are not finite."""
@@ -191,9 +194,7 @@ def _values(field: _Field, start: int, resolution: int, near: Tensor | None) -> 
     while True:
         # A new value may show that the surface crosses an adjacent cell too: repeat until it stays in known cells.
         while wanted.any():
-            for some in torch.split(wanted.flatten().nonzero().squeeze(1), field.batch):
-                index = torch.stack(torch.unravel_index(some, values.shape), dim=-1)
-                values.view(-1)[some] = field.values(field.at(index.double() / cells)).float()
+            values[wanted] = field.values(field.at(wanted.nonzero().double() / cells)).float()
             known |= wanted
             wanted = _corners_of(_crossed(values)) & ~known
         if cells == resolution:
@@ -254,11 +255,12 @@ def _refined(field: _Field, vertices: Tensor, steps: int, reach: Tensor) -> Tens
     """Newton's method along the gradient. No vertex moves farther than `reach`, or to where |value| is larger."""
     x, (value, gradient) = vertices, field.gradients(vertices)
     step_size = torch.ones_like(value)
-    for _ in range(steps):
+    for left in reversed(range(steps)):
         length = (value / gradient.norm(dim=-1).clamp(min=NORM_FLOOR)).clamp(-reach, reach) * step_size
         offset = x - length.unsqueeze(-1) * F.normalize(gradient, dim=-1, eps=NORM_FLOOR) - vertices
         moved = vertices + offset * (reach / offset.norm(dim=-1, keepdim=True)).clamp(max=1)
-        new_value, new_gradient = field.gradients(moved)
+        # No step follows the last one: it needs no gradients.
+        new_value, new_gradient = field.gradients(moved) if left else (field.values(moved), gradient)
         better = new_value.abs() < value.abs()
         x = moved.where(better.unsqueeze(-1), x)
         gradient = new_gradient.where(better.unsqueeze(-1), gradient)

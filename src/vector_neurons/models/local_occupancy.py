@@ -90,7 +90,8 @@ class NearPoints(nn.Module):
         seen = torch.cat([seen, offset.norm(dim=-1, keepdim=True)], dim=-1)
         relative = (seen / spacing).clamp(-MAX_OFFSET, MAX_OFFSET)
         message = self.seen(torch.cat([OFFSET_SCALE * seen, relative], dim=-1)) + gather(scale.own, neighbors)
-        message = self.hidden(message.relu()).relu()
+        # In place: neither a sum nor a linear layer needs its output again, and fresh memory costs more than the ReLU.
+        message = self.hidden(message.relu_()).relu_()
         weights = (self.score(message) - relative[..., -1:].log1p()).softmax(2)
         mixed = torch.einsum("bqkh,bqkhc->bqhc", weights, message.unflatten(-1, (HEADS, -1)))
         return self.out(mixed.flatten(-2))

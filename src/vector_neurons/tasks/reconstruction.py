@@ -16,7 +16,7 @@ THRESHOLDS = tuple(i / 20 for i in range(1, 20))
 PAPER_THRESHOLD = 0.2  # of the paper's table
 # Query points decoded at once: larger tensors would not reuse the memory of the last ones, and fetching new pages takes
 # longer than filling them.
-DECODE_BATCH = 6_000
+DECODE_BATCH = 4_000
 
 
 class Reconstruction(Task):
