@@ -2,6 +2,7 @@
 
 python benchmarks/keep.py runs/NAME results/NAME            then: vn evaluate results/NAME
 python benchmarks/keep.py runs/NAME results/NAME --pretrained reconstruction       ships it with the package, too
+python benchmarks/keep.py runs/NAME results/experiments/NAME --no-weights
 """
 
 import argparse
@@ -25,6 +26,7 @@ def main() -> None:
     options.add_argument("run", type=Path)
     options.add_argument("out", type=Path)
     options.add_argument("--pretrained", help="name under which `vn.pretrained` is to find the model")
+    options.add_argument("--no-weights", action="store_true", help="of a small experiment: numbers only")
     given = options.parse_args()
     config = read_config(given.run)
     # Where the data was is nobody else's business, and VN_DATA says where it is there.
@@ -35,6 +37,8 @@ def main() -> None:
     write_config(given.out, config)
     for name in (METRICS, results.TEST):
         shutil.copyfile(given.run / name, given.out / name)
+    if given.no_weights:
+        return
     # Drawn here: where a run was trained, matplotlib may be missing.
     curves(read_metrics(given.run), METRIC[config.task]).savefig(given.out / CURVE, dpi=90)
     model = store.load(given.run)

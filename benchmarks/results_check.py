@@ -22,7 +22,7 @@ TOLERANCE = 0.1  # percentage points
 def main() -> int:
     """Print a row for every number; exit code 1 if one differs, 2 if there is no data at all."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("runs", type=Path, nargs="*", default=sorted(RESULTS.iterdir()))
+    options.add_argument("runs", type=Path, nargs="*", default=sorted(best.parent for best in RESULTS.glob("*/best")))
     rows = differ = 0
     print(f"{'run':36} {'metric':14} {'rotations':9} {'reported':>8} {'recomputed':>10}")
     for run in options.parse_args().runs:

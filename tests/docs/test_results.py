@@ -15,18 +15,23 @@ from vector_neurons.training import TrainingError, checkpoint, read_config, resu
 from vector_neurons.training.log import read_metrics
 
 ROOT = Path(__file__).parents[2]
-RUNS = sorted((ROOT / "results").iterdir())
+RUNS = sorted(best.parent for best in (ROOT / "results").glob("*/best"))
+EXPERIMENTS = sorted((ROOT / "results" / "experiments").iterdir())
 METRICS = {"classification": "accuracy", "segmentation": "category_miou", "reconstruction": "iou"}
 every_run = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 
 
-@every_run
-def test_a_result_is_whole(run):
+@pytest.mark.parametrize("run", [*RUNS, *EXPERIMENTS], ids=lambda run: run.name)
+def test_the_numbers_of_a_result_are_whole(run):
     config = read_config(run)
     lines = read_metrics(run)
     assert [line["epoch"] for line in lines] == list(range(1, config.recipe.epochs + 1))
     assert config.data.data_root is None
     assert set(results.read(run)) == set(config.protocol.test_rotations)
+
+
+@every_run
+def test_the_weights_of_a_result_are_small_and_finite(run):
     assert sum(file.stat().st_size for file in run.rglob("*")) < 8e6
     model = store.load(run)
     assert next(model.parameters()).dtype == torch.float16
@@ -40,6 +45,12 @@ def test_the_docs_show_its_numbers(run):
     assert f"results/{run.name}" in page
     for reports in json.loads((run / results.TEST).read_text()).values():
         assert f"{reports[0][metric]:.2f}" in page
+
+
+@pytest.mark.parametrize("run", EXPERIMENTS, ids=lambda run: run.name)
+def test_the_docs_show_the_numbers_of_experiments(run):
+    (report,) = results.read(run)["SO3"]
+    assert f" {report['accuracy']:.1f} " in (ROOT / "docs" / "results.md").read_text().replace("*", " ")
 
 
 def test_there_are_results():
