@@ -195,6 +195,9 @@ class RecipeConfig:
     """points per cloud in the first epochs"""
     early_fraction: Fraction = 0.5
     """fraction of the epochs that use --early-points, for training and validation; the best model is of later ones"""
+    freeze_norms: Fraction = 0.0
+    """fraction of the epochs, the last ones, in which batch norms keep the statistics they have, so that the network is
+    trained as it is tested; with --fewest-points, as statistics differ with the number of points"""
 
 
 @dataclass(frozen=True)

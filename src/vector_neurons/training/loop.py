@@ -142,6 +142,9 @@ class Trainer:
         epoch = progress.epoch
         order = batches.training_order(self.train.labels, recipe.balance, _generator(runtime.seed, "order", epoch))
         self.model.train()
+        if optimize.norms_are_frozen(recipe, epoch):
+            first = progress.step == 0 and not optimize.norms_are_frozen(recipe, epoch - 1)
+            optimize.freeze_norms(self.model, self.averaged if first else None)
         while progress.step < self.steps:
             started, step = time.monotonic(), progress.step
             optimize.set_lr(self.optimizer, optimize.learning_rate(recipe, epoch + step / self.steps))

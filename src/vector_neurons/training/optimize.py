@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from .config import RecipeConfig
 
@@ -58,6 +59,21 @@ def average(averaged: nn.Module, model: nn.Module, decay: float, steps: int) -> 
             mine.lerp_(new, share)
         else:
             mine.copy_(new)
+
+
+def norms_are_frozen(recipe: RecipeConfig, epoch: int) -> bool:
+    """Whether batch norms keep their statistics in this epoch, counted from 0."""
+    return epoch >= (1 - recipe.freeze_norms) * recipe.epochs
+
+
+@torch.no_grad()
+def freeze_norms(model: nn.Module, averaged: nn.Module | None) -> None:
+    """Let the batch norms of a model in training use running statistics: from `averaged` if given, as less noisy."""
+    for name, norm in model.named_modules():
+        if isinstance(norm, _BatchNorm):
+            norm.eval()
+            if averaged is not None:
+                norm.load_state_dict(norm.state_dict() | dict(averaged.get_submodule(name).named_buffers()))
 
 
 def _tensors(model: nn.Module) -> Iterable[Tensor]:
