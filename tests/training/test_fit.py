@@ -49,6 +49,33 @@ def test_a_run_is_a_folder(run):
     assert model.metadata.classes == list(Shapes("val").classes)
 
 
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_frozen_norms_keep_their_statistics_and_learn(tmp_path, monkeypatch, ema):
+    """In the last half of the epochs, with the averaged statistics where there are any; dropout goes on."""
+    seen, finish_epoch = [], loop.Trainer.finish_epoch
+
+    def remember(trainer):
+        of = {name: x.clone() for name, x in trainer.model.state_dict().items()}
+        averaged = None if trainer.averaged is None else dict(trainer.averaged.named_buffers())
+        seen.append((of, averaged and {name: x.clone() for name, x in averaged.items()}))
+        training = {type(m).__name__: m.training for m in trainer.model.modules() if not list(m.children())}
+        assert training["Dropout"]
+        assert training["BatchNorm1d"] == (len(seen) <= 2)
+        finish_epoch(trainer)
+
+    monkeypatch.setattr(loop.Trainer, "finish_epoch", remember)
+    fit(tiny(epochs=4, freeze_norms=0.5, ema=ema), tmp_path / "run")
+    (_, _), (second, averaged), (third, _), (fourth, _) = seen
+    statistics = [name for name in second if name.endswith("running_var")]
+    assert statistics
+    for name, x in fourth.items():
+        if "running" in name:
+            torch.testing.assert_close(x, averaged[name] if ema else second[name], rtol=0, atol=0)
+        elif x.ndim > 1:
+            assert not torch.equal(x, third[name])
+    assert not any(torch.equal(seen[0][0][name], second[name]) for name in statistics)
+
+
 def test_the_reported_accuracy_is_that_of_every_cloud_counted_once(run):
     """Recounted cloud by cloud, alone, in poses drawn here."""
     task, counts = evaluate(run, ["z", "SO3"], trials=2)

@@ -32,6 +32,17 @@ def test_a_killed_run_is_resumed_bit_for_bit(straight, tmp_path, step, minutes):
     same(straight, tmp_path / "run")
 
 
+@pytest.mark.parametrize("minutes", [0.0, 10.0])
+def test_a_run_killed_with_frozen_norms_is_resumed_bit_for_bit(tmp_path, minutes):
+    """In mid-epoch, and at the start of the epoch that takes the statistics of the average."""
+    fit(tiny(freeze_norms=0.5), tmp_path / "straight")
+    changes = {"freeze_norms": 0.5, "checkpoint_minutes": minutes}
+    code, _, err = killed_run(tmp_path / "run", 9, **changes)
+    assert code == -signal.SIGKILL, err
+    fit(tiny(**changes), tmp_path / "run", resume=True)
+    same(tmp_path / "straight", tmp_path / "run")
+
+
 def interrupt(monkeypatch, step, do):
     """Do something in this step of a run."""
     drawn, original = [], batches.training_batch
