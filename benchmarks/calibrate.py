@@ -22,9 +22,10 @@ import vector_neurons as vn
 from vector_neurons.data import Dataset, Shapes
 from vector_neurons.geometry import rotations
 from vector_neurons.inference.inputs import sample_for
-from vector_neurons.inference.predict import CLOUDS, MIN_KNOWN, prepare
+from vector_neurons.inference.predict import CLOUDS, MIN_KNOWN
 from vector_neurons.mesh import Mesh
 from vector_neurons.models import Calibration, store
+from vector_neurons.models.base import prepare
 from vector_neurons.training import DataConfig, factory, find_run, read_config
 
 BATCH = 32

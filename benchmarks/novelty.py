@@ -15,8 +15,9 @@ from scans import TRAIN, UNKNOWN_SCANS, scans_like
 
 import vector_neurons as vn
 from vector_neurons.data import Shapes
-from vector_neurons.inference.predict import MIN_KNOWN, prepare
+from vector_neurons.inference.predict import MIN_KNOWN
 from vector_neurons.models import Calibration, store
+from vector_neurons.models.base import prepare
 from vector_neurons.training import factory, read_config
 
 

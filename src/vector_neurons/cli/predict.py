@@ -15,8 +15,9 @@ from .. import kernels
 from .._files import abbreviate, first_line
 from ..data.folder import shape_files
 from ..inference import Parts, Prediction, pose_spread, predict_each
-from ..inference.predict import NONE_OF_THESE, PRECISION, check_model, find_model, prepare
+from ..inference.predict import NONE_OF_THESE, check_model, find_model
 from ..mesh import MeshError
+from ..models.base import PRECISION, prepare
 from ..training.config import MAX_THREADS
 from . import UserError, check_out
 from .progress import progress_of

@@ -1,6 +1,5 @@
 """Classes and parts of shapes in files, by a trained network."""
 
-import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,15 +14,12 @@ from torch import Tensor, nn
 from ..geometry.rotations import draw, rotate
 from ..mesh import MeshError
 from ..models import Metadata, OccupancyModel, store
-from ..models.base import Segmenter
+from ..models.base import PRECISION, Segmenter, prepare
 from ..models.inputs import Inputs, inputs_of
 from .inputs import Sampled, Source, name_source, read_mesh, sample_for
 from .parts import Parts
 
 CLOUDS = 2  # of each source, whose logits are averaged
-# Rounding can change neighbors and centers that a network chooses, and with them the answer: in float64 it never does
-# in practice. It takes 1.6 times as long.
-PRECISION = torch.float64
 NONE_OF_THESE = "none of these"
 T = TypeVar("T")
 MIN_KNOWN = 0.05  # below this a shape is of none of the known classes: so are 5 % of the validation shapes
@@ -155,16 +151,6 @@ def find_model(model: nn.Module | str | Path) -> nn.Module:
         return store.load(model)
     known = " or ".join(store.pretrained_names())
     raise PredictError(f"there is no folder {model}, and no pretrained model of this name: choose {known}, or a run")
-
-
-def prepare(network: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """The network in this precision and in evaluation mode; a copy, if it has to be changed."""
-    if all(p.dtype == dtype for p in network.parameters()) and not network.training:
-        return network
-    changed = copy.deepcopy(network)
-    if dtype == torch.float64 and any(p.device.type == "mps" for p in network.parameters()):  # which has no float64
-        changed = changed.cpu()
-    return changed.to(dtype).eval()
 
 
 def check_model(network: nn.Module, category: str | None) -> int | None:

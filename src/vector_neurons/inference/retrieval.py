@@ -17,10 +17,10 @@ from torch.nn.functional import normalize
 from .._files import CHECKSUMS, FileError, first_line, flush, read_json, verify_checksums, write_checksums
 from ..mesh import MeshError
 from ..models import store
-from ..models.base import Classifier
+from ..models.base import Classifier, prepare
 from ..nn.head import Head
 from .inputs import Sampled, Source
-from .predict import check_model, find_model, in_batches, prepare
+from .predict import check_model, find_model, in_batches
 
 FORMAT = 1
 DESCRIPTORS, FILES = "descriptors.safetensors", "files.json"

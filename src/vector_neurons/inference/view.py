@@ -12,12 +12,13 @@ from ..data import Dataset, Shapes
 from ..geometry.rotations import axis_angle, evenly_spaced
 from ..mesh import sample
 from ..models import OccupancyModel, store
+from ..models.base import prepare
 from ..models.inputs import Inputs, inputs_of
 from ..tasks import reconstruct
 from ..training import batches, checkpoint, factory, find_run, read_config, run
 from ..viz import Answers, Exhibit, Picture, view_page
 from .inputs import Source, name_source, read_mesh, sample_for
-from .predict import PredictError, check_model, find_model, prepare
+from .predict import PredictError, check_model, find_model
 
 POSES = 600
 UPRIGHT = 24  # of the poses are about the vertical axis, where networks that know only upright shapes are right

@@ -14,6 +14,7 @@ from ..geometry.sampling import ball, box
 from ..mesh import Mesh, describe_nonfinite, extract, vertex_normals
 from ..mesh.compare import nearest_points
 from ..models import OccupancyModel, store
+from ..models.base import PRECISION, prepare
 from .reconstruction import DECODE_BATCH, logit
 
 MIN_POINTS = 20  # distinct points of a scan
@@ -65,7 +66,7 @@ def reconstruct(
     Shape:
         points, normals: `(N, 3)`, N at least 20.
     """
-    known = store.metadata_of(model)
+    model, known = prepare(model, PRECISION), store.metadata_of(model)
     threshold = threshold if threshold is not None else known.threshold if known.threshold is not None else 0.5
     if not 0 < threshold < 1:
         raise ValueError(f"the threshold must be a probability between 0 and 1, got {threshold}")
