@@ -179,7 +179,8 @@ class Ball(FrameNetOccupancy):
 
 @pytest.fixture
 def ball():
-    model = Ball(k=4, centers=(4,), width=8, decoder_hidden=4, near=(2, 2), vectors=2).eval()
+    # In float64 already, so that `reconstruct` uses the network itself and not a copy.
+    model = Ball(k=4, centers=(4,), width=8, decoder_hidden=4, near=(2, 2), vectors=2).double().eval()
     model.metadata = store.Metadata(points=200)
     return model
 

@@ -47,8 +47,8 @@ def reconstruct(
     neurons and was trained on clouds that were normalized to the unit ball.
 
     Args:
-        model: the network, in evaluation mode; one that was loaded from a run carries the number of points, the
-            normalization and the best threshold of its training.
+        model: the network, used in evaluation mode and in float64; one that was loaded from a run carries the number of
+            points, the normalization and the best threshold of its training.
         points: the scan. If it has more points than the training clouds, a network that takes any number gets means of
             neighboring points, others get a sample.
         normals: of the points, outwards, if they are known; only some networks take them.
